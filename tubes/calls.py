@@ -308,7 +308,7 @@ async def call_async(tube: object, data: object, timeout: Seconds | None, option
 
 def _call(
     tube: Any, data: object, timeout: Seconds | None, options: Options, begin: Callable[[AnyConnection], object]
-) -> Flow[_Step, Any]:
+) -> Flow[_Step, object]:
     patience = _check_options(timeout, options)
     connection = tube._port.connection
     replies, number, future = yield _Step(partial(begin, connection))

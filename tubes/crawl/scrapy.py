@@ -410,7 +410,7 @@ class Scheduler(BaseScheduler):
         )
         return None if is_inherited else slot
 
-    def _encode(self, request: Request, slot: str | None) -> dict[str, Any]:
+    def _encode(self, request: Request, slot: str | None) -> dict[str, object]:
         """Return a request as JSON data. Raises `ValueError` if a part of it cannot be stored."""
         if request.errback == self._errback:
             request = request.replace(errback=None)

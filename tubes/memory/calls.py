@@ -530,7 +530,7 @@ class CallPort(Port[F]):
     def select(self, filters: Filters, scan: Scan, most: int, with_data: bool) -> list[Any]:
         """Return the next part of a selection, as tasks or (not `with_data`) as it has seen them."""
 
-        def act(now: int) -> list[Any]:
+        def act(now: int) -> list[object]:
             found = selecting.select(self._engine, now, filters, scan, most, encoded=self.codec is not None)
             return [self.show(task) for task in found] if with_data else [selecting.see(task) for task in found]
 

@@ -67,7 +67,7 @@ def _remaining(engine: Engine, now: int, filters: Filters, scan: Scan) -> Iterat
         yield engine.tasks.get(ids[place])
 
 
-def _first(engine: Engine, filters: Filters, after: int | None) -> Any:
+def _first(engine: Engine, filters: Filters, after: int | None) -> object:
     """Return the first cursor: a place in the order of a state, or ids with a position."""
     tasks, state = engine.tasks, filters.state
     if filters.key is not None:

@@ -46,7 +46,7 @@ class Replay(NamedTuple):
         read = self.since if start is None else start.read
         return [] if read is None else BulkReader(tube).list_kept_between(read, self.read)
 
-    def to_offset(self) -> dict[str, Any]:
+    def to_offset(self) -> dict[str, object]:
         """Return the fields for an offset."""
         return {_NAME: list(self)}
 

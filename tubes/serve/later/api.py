@@ -111,7 +111,7 @@ def _empty_reply(error: BaseException, path: str) -> Response:
     return Response(None, status if status < 500 else 500, headers)
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def _object(text: bytes) -> dict[str, object]:
     """Decode the JSON object in a body. As in Go, null is an empty object."""
     try:
         value = from_json(text)

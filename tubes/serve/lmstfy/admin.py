@@ -250,7 +250,7 @@ def _read_limit(body: bytes) -> dict[str, int]:
     limit: dict[str, int] = {}
     for name in ("read", "write", "interval"):
         value = members.get(name)
-        if value is not None and (value.__class__ is not int or value < 0):
+        if value is not None and (not isinstance(value, int) or value is True or value is False or value < 0):
             raise InvalidOption(option=name, value=value, rule="must be a whole number, at least 0")
         limit[name] = value or 0
     return limit

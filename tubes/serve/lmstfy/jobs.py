@@ -106,7 +106,7 @@ def _attributes(call: Call) -> dict[str, str]:
     return attributes if enabled else {}
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> object:
     raise ValueError(name)
 
 
@@ -246,7 +246,7 @@ async def destroy(call: Call) -> Response:
     return Response(status_code=204)
 
 
-def job_json(call: Call, task: AsyncTask) -> dict[str, Any]:
+def job_json(call: Call, task: AsyncTask) -> dict[str, object]:
     """Return a job in the form for its consumer."""
     now = time.time()
     ttl = 0 if task.expires is None else max(math.ceil(task.expires - now - 1e-3), 0)

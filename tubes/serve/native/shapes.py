@@ -252,7 +252,7 @@ def _checkpoint_json(task: AsyncTask) -> str:
     return "".join(f',"{name}":{encode_reply(fact).decode()}' for name, fact in facts.items() if fact is not None)
 
 
-def statistics_json(statistics: Statistics) -> dict[str, Any]:
+def statistics_json(statistics: Statistics) -> dict[str, object]:
     """Return the counts of a tube as JSON members."""
     return {
         "tasks": statistics.tasks,

@@ -130,7 +130,7 @@ class Plain(Table):
         super().__init__(len(raws), columns)
         self.raws: Final = raws
 
-    def values(self, name: str) -> Sequence[object]:
+    def values(self, name: str) -> Sequence[Any]:
         """Return the values of a column, one per task."""
         if name == "data":
             return [raw[self.HEAD :] for raw in self.raws]
