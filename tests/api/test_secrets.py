@@ -23,7 +23,7 @@ from tubes import InvalidOption, TubesError
 from tubes.backend.url import redact_url
 from tubes.cli.app import app
 from tubes.metrics.prometheus import Collector
-from tubes.redis.transport import script_call
+from tubes.redis.transport import attempt
 from tubes.spark.settings import read_settings
 from tubes.testing import LocalServer
 
@@ -163,7 +163,7 @@ class Seen:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[Seen]:
     """Record logs and warnings too."""
-    monkeypatch.setattr(script_call, "PATIENCE", 0.0)
+    monkeypatch.setattr(attempt, "PATIENCE", 0.0)
     for command in ("common", "bench"):
         monkeypatch.setattr(f"tubes.cli.{command}.PATIENCE", 0.01)
     monkeypatch.delenv("TUBES_URL", raising=False)

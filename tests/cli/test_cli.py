@@ -707,7 +707,7 @@ def test_missing_url_is_usage_error() -> None:
 
 @pytest.mark.full
 def test_command_gives_up_quickly_on_unreachable_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tubes.redis.transport.script_call.PATIENCE", 60.0)
+    monkeypatch.setattr("tubes.redis.transport.attempt.PATIENCE", 60.0)
     for words in (["stats"], ["bench", "-n", "1"]):
         start = time.monotonic()
         result = CliRunner().invoke(app, words, env={"TUBES_URL": "redis://127.0.0.1:1"})

@@ -21,7 +21,7 @@ from tests.support.proxy import Proxy
 from tests.support.servers import SocketServer, unix_listener
 from tubes import ConnectionLost, Task
 from tubes.conformance.bench import eventually
-from tubes.redis.transport import script_call, server, wire
+from tubes.redis.transport import attempt, server, wire
 from tubes.redis.transport.wire import hiredis
 from tubes.spark.server.bulk_read import BulkReader
 
@@ -214,7 +214,7 @@ class Balancer(SocketServer):
 
 @pytest.fixture
 def balancer(valkey: LocalServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Balancer]:
-    monkeypatch.setattr(script_call, "PATIENCE", 0.5)
+    monkeypatch.setattr(attempt, "PATIENCE", 0.5)
     folder = Path(valkey.folder) / "balancer"
     folder.mkdir(exist_ok=True)
     with Balancer(folder) as made:
@@ -242,7 +242,7 @@ def test_frozen_server_raises_connection_lost_and_runs_calls_once(
     monkeypatch.setattr(wire, "REPLY_TIMEOUT", 0.5)
     for setting in ("socket_connect_timeout", "socket_timeout"):
         monkeypatch.setitem(server._SETTINGS, setting, 0.5)
-    monkeypatch.setattr(script_call, "PATIENCE", 0.5)
+    monkeypatch.setattr(attempt, "PATIENCE", 0.5)
     with tubes.connect(own_server.url) as queue:
         tube = queue.create_tube("load")
         tube.put("held")

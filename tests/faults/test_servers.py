@@ -16,7 +16,7 @@ from tests.support.lasting import OUTLIVES_KILLS
 from tests.support.ledger import Ledger, Witness
 from tubes import ConnectionLost, ServerFull, Task, TubeNotFound
 from tubes.conformance.bench import eventually
-from tubes.redis.transport import script_call
+from tubes.redis.transport import attempt
 from tubes.redis.waiting import wait_loop
 from tubes.testing import LocalServer
 
@@ -133,7 +133,7 @@ def test_calls_wait_until_a_server_has_loaded_its_data() -> None:
 
 @pytest.mark.full
 def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script_call, "PATIENCE", 0.1)
+    monkeypatch.setattr(attempt, "PATIENCE", 0.1)
     with (
         LocalServer(**OUTLIVES_KILLS) as server,
         tubes.connect(server.url, session_ttl=3) as queue,
@@ -280,7 +280,7 @@ def test_waiters_of_a_flushed_server_raise_without_busy_looping(
 def test_call_gives_up_on_a_server_that_does_not_respond(
     own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script_call, "PATIENCE", 0.2)
+    monkeypatch.setattr(attempt, "PATIENCE", 0.2)
     with tubes.connect(own_server.url) as queue:
         tube = queue.create_tube("load")
         own_server.kill()

@@ -18,7 +18,7 @@ import tubes
 from tests.support.servers import SocketServer, free_port
 from tubes import ConnectionLost, ServerRefused
 from tubes.conformance.bench import eventually
-from tubes.redis.transport import script_call
+from tubes.redis.transport import attempt
 from tubes.testing import LocalServer, server_program
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def test_event_loops_put_take_and_wait_over_tls(secure: str, ledger: Ledger) -> 
 
 
 def test_untrusted_certificate_is_refused(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script_call, "PATIENCE", 0.1)
+    monkeypatch.setattr(attempt, "PATIENCE", 0.1)
     with pytest.raises(ConnectionLost, match="certificate"):
         tubes.connect(f"rediss://127.0.0.1:{port}")
 

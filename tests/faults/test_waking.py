@@ -19,7 +19,7 @@ from tests.support.ledger import Ledger
 from tests.support.proxy import Proxy
 from tubes import TubeNotFound
 from tubes.conformance.bench import eventually
-from tubes.redis.transport import script_call
+from tubes.redis.transport import attempt
 from tubes.redis.transport.script_call import AHEAD, ScriptCall
 from tubes.testing import LocalServer, server_program
 
@@ -241,7 +241,7 @@ def test_take_whose_reply_was_lost_is_queried_until_resolved(
     valkey: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This includes an outage longer than the retries of a call, after which no caller waits."""
-    monkeypatch.setattr(script_call, "PATIENCE", 0.1)
+    monkeypatch.setattr(attempt, "PATIENCE", 0.1)
     prefix = f"?prefix={uuid4().hex}"
     with (
         Proxy(valkey) as proxy,

@@ -19,7 +19,7 @@ from tubes.backend.flow import run
 from tubes.conformance.bench import eventually
 from tubes.redis import task_codec
 from tubes.redis.scripts.assembly import script
-from tubes.redis.transport import script_call
+from tubes.redis.transport import attempt
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.waiting import event_subscription
@@ -374,7 +374,7 @@ def test_idle_listener_misses_no_event(
 def test_async_put_gives_up_on_a_connection_that_is_always_cut(
     proxied_url: str, proxy: Proxy, other_queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script_call, "PATIENCE", 1.0)
+    monkeypatch.setattr(attempt, "PATIENCE", 1.0)
 
     async def main() -> int:
         async with tubes.aio.connect(proxied_url) as queue:

@@ -179,7 +179,7 @@ def test_worker_survives_a_server_outage(
 ) -> None:
     """The outage may occur while it waits or while a handler works, whose task is then acked, or make calls fail."""
     if gives_up:
-        monkeypatch.setattr("tubes.redis.transport.script_call.PATIENCE", 0.1)
+        monkeypatch.setattr("tubes.redis.transport.attempt.PATIENCE", 0.1)
     server = LocalServer(**OUTLIVES_KILLS)
     queue = tubes.connect(server.url, session_ttl=20)
     tube = queue.create_tube("jobs", "fifottl", ttr=60)

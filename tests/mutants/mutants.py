@@ -669,13 +669,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "repeated call has another number",
         "tubes/redis/transport/script_call.py",
-        "        if not self.resent:\n            self.slot",
+        "        if not self.number:\n            self.slot",
         "        if True:\n            self.slot",
         _of("tests/on_redis/test_retries.py", "resent_call_keeps_its_slot_and_number"),
     ),
     Mutant(
         "loading server is not tried again",
-        "tubes/redis/transport/script_call.py",
+        "tubes/redis/transport/attempt.py",
         'frozenset({"LOADING", "BUSY",',
         'frozenset({"BUSY",',
         _of("tests/faults/test_servers.py", "calls_wait_until_a_server_has_loaded_its_data"),

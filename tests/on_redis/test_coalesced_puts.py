@@ -27,7 +27,7 @@ from tubes import (
 )
 from tubes.drivers import Driver, Ranked
 from tubes.redis.port import coalesced_puts
-from tubes.redis.transport import script_call
+from tubes.redis.transport import attempt
 
 if TYPE_CHECKING:
     from tubes.testing import LocalServer
@@ -297,7 +297,7 @@ def test_coalesced_puts_keep_their_order_while_the_script_is_loaded(valkey: Loca
 
 
 def test_cancelled_puts_during_an_outage_do_not_block_later_ones(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script_call, "PATIENCE", 0.2)
+    monkeypatch.setattr(attempt, "PATIENCE", 0.2)
 
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
         (line,) = port_of(tube).connection.channels.values()

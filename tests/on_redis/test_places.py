@@ -17,7 +17,7 @@ import redis
 import tubes
 from tubes import ConnectionLost, DriverNotFound, InvalidOption, ServerRefused
 from tubes.drivers import Ranked
-from tubes.redis.transport import script_call
+from tubes.redis.transport import attempt
 from tubes.redis.transport.server import locate
 from tubes.testing import LocalServer
 
@@ -177,7 +177,7 @@ def test_url_sets_the_timeout_of_one_connection_attempt() -> None:
     ],
 )  # fmt: skip
 def test_error_about_an_invalid_url_hides_its_password(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script_call, "PATIENCE", 0.0)
+    monkeypatch.setattr(attempt, "PATIENCE", 0.0)
     with pytest.raises(ConnectionLost if "127.0.0.1:0" in url else InvalidOption) as refused:
         tubes.connect(url)
     assert "secret" not in str(refused.value)

@@ -451,7 +451,7 @@ class LoopConnection(Connection):
         server = self.store.server
         pipelines = hiredis is not None and not server.secure
         channel = (
-            LoopChannel(server, loop, self._slots, _closed_error, self.owed)
+            LoopChannel(server, loop, self._slots, _closed_error)
             if pipelines
             else ThreadedChannel(server, self._slots, _closed_error)
         )

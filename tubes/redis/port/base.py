@@ -31,7 +31,8 @@ from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.replies import list_of, number_of
 from tubes.redis.sessions.edition import LeaseSession, TubeSession
 from tubes.redis.task_codec import Parsed, put_of
-from tubes.redis.transport.script_call import AHEAD, SERVING, UNSURE, Flow, ScriptCall, ScriptLook
+from tubes.redis.transport.attempt import UNSURE
+from tubes.redis.transport.script_call import AHEAD, SERVING, Flow, ScriptCall, ScriptLook
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of
 from tubes.values.lease import Lease
 from tubes.values.task import F, TaskView

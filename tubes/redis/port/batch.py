@@ -29,6 +29,7 @@ from tubes.redis.scripts.assembly import relaying
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport import script_call
+from tubes.redis.transport.attempt import OTHER_WORK
 from tubes.redis.transport.script_call import SERVING, Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.values.batch import Batch, TasksById, mark_all_finished, tasks_by_id
@@ -395,7 +396,7 @@ def _relay(
             _, id, at = str(refusal).split()
             key: Any = items[int(at)][1]["key"]
             raise DuplicateKey(key=key, tube=target.shared.name, id=int(id), item=int(at))
-        if refusal.code in script_call.NOT_YET:
+        if refusal.code in OTHER_WORK:
             yield from target.ask("tick", slot="m")
         elif refusal.code in ("SESSIONGONE", "ALTERED"):
             target.lose(target_session)

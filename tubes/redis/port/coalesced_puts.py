@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
 from tubes.redis.port import puts
 from tubes.redis.port.methods import TubePort
@@ -18,7 +17,7 @@ from tubes.redis.port.puts import NEEDS_OTHER_SCRIPT
 from tubes.redis.scripts import replies
 from tubes.redis.scripts.replies import ErrorReply, Reply
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
-from tubes.redis.transport.script_call import CERTAIN, UNSURE, ScriptCall
+from tubes.redis.transport.script_call import ScriptCall
 from tubes.values.options import put_options
 from tubes.values.task import F
 
@@ -43,7 +42,6 @@ class CoalescedPuts(ScriptCall):
     """Puts of one session into one tube that are sent as one call. Puts are added until the call is packed."""
 
     grows = True
-    certain = CERTAIN
 
     __slots__ = ("_edition", "_futures", "_growing", "_port", "_runs", "_size")
 
@@ -164,12 +162,8 @@ class LoopPort(TubePort[F]):
         if type(reply) is bytes:
             return puts.show_put(self, reply, new, raw)
         if type(reply) is ErrorReply:
-            if reply.code == "ALTERED":
+            if reply.code in ("ALTERED", "SESSIONGONE"):
                 self.lose(session)
-            elif reply.code == "SESSIONGONE":
-                self.lose(session)
-                if group.resent:
-                    raise ConnectionLost(url=self.url, why=UNSURE)
             elif group.resent and reply.code != _FAILED:
                 raise self.refusal(reply)
         # The call put nothing, perhaps because of another put in it.

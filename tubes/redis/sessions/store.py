@@ -30,8 +30,9 @@ from tubes.redis.scripts.rights import CALLING
 from tubes.redis.sessions.edition import Edition
 from tubes.redis.sessions.heartbeats import SessionRenewer
 from tubes.redis.sessions.losses import Losses
+from tubes.redis.transport.attempt import PATIENCE
 from tubes.redis.transport.channel import ThreadChannel
-from tubes.redis.transport.script_call import PATIENCE, Flow, ScriptCall
+from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of, foreign
 from tubes.redis.waiting.shared_tube import SharedTube

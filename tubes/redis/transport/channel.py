@@ -1,8 +1,7 @@
 """A channel to a server for threads: one call at a time, sent again until a reply arrives.
 
-How a call is sent: `ThreadChannel.call` sends it on the open connection. After a lost connection or a transient error
-`_until_answered` connects again and sends the same number again, with growing delays, for `PATIENCE` seconds. NOSCRIPT
-sends the text of the script; AGAIN sends the call again; DUE runs `tick` before.
+How a call is sent: `ThreadChannel.call` sends it on the open connection. Unless that gives the reply, an `Attempt`
+says what to do next (see `attempt.py`), and `_complete` does it.
 
 How waiting works: `begin_wait` sends a blocking command, such as BZPOPMIN, and a take behind it; `end_wait` reads both
 replies. The server runs the take as soon as the command ends. `hang_up` ends a wait from another thread.
@@ -20,10 +19,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from tubes.backend.flow import run
-from tubes.errors import ConnectionLost, ServerRefused, TubesError
-from tubes.redis.scripts.replies import ANY, MARKER
+from tubes.errors import ConnectionLost, TubesError
+from tubes.redis.scripts.replies import MARKER
 from tubes.redis.transport import script_call
-from tubes.redis.transport.script_call import ScriptCall, WaitForLock
+from tubes.redis.transport.attempt import PASSING, Attempt, Step
+from tubes.redis.transport.script_call import Command, ScriptCall, WaitForLock
 from tubes.redis.transport.wire import ErrorReply, Reply, Wire, Word, pack
 
 if TYPE_CHECKING:
@@ -36,10 +36,8 @@ Debt: TypeAlias = tuple[Any, ...]
 
 # Seconds for which a finalizer waits until the channel is idle.
 _IDLE_TIMEOUT: Final = 0.05
-# Errors of a call behind a blocking command after which the call is sent again.
-_RETRY_ERRORS: Final = script_call.PASSING | script_call.NOT_YET
 # Errors that end a blocking command. UNBLOCKED: the server became a replica meanwhile.
-_WAIT_ERRORS: Final = script_call.PASSING | {"UNBLOCKED"}
+_WAIT_ERRORS: Final = PASSING | {"UNBLOCKED"}
 
 
 def pay(owed: list[Debt]) -> None:
@@ -53,10 +51,9 @@ def pay(owed: list[Debt]) -> None:
 class _Wait:
     """A blocking command in flight, and the call behind it."""
 
-    __slots__ = ("call", "key", "wire")
+    __slots__ = ("call", "wire")
 
-    def __init__(self, key: str, call: ScriptCall | None) -> None:
-        self.key: Final = key
+    def __init__(self, call: ScriptCall | None) -> None:
         self.call: Final = call
         #: The connection that receives the replies; None: the request could not be sent.
         self.wire: Wire | None = None
@@ -103,14 +100,15 @@ class ThreadChannel:
         """Run a flow and return its result. If it is interrupted, undo its last call, even if the reply was read."""
         last: Debt = ()
 
-        def ask(call: ScriptCall) -> Reply:
+        def send(call: ScriptCall) -> Reply:
             nonlocal last
+            last = call, None
             reply = self.call(call)
             last = call, reply
             return reply
 
         try:
-            return run(flow, ask)
+            return run(flow, send)
         except TubesError:
             raise
         except BaseException:
@@ -121,33 +119,23 @@ class ThreadChannel:
 
     def call(self, call: ScriptCall) -> Reply:
         """Send a call and return its reply. Raises `ConnectionLost` if no server replies for `PATIENCE` seconds."""
-        reply: Reply = None
-        try:
-            with self._lock:
-                if self.owed:
-                    pay(self.owed)
-                call.begin(self.slot)
-                first: ErrorReply | ConnectionLost | None = None
-                started = time.monotonic()
-                packed = call.pack(moving=self._server.moving)
-                wire = self._only
-                if wire is not None and not wire.busy:
-                    try:
-                        reply = wire.call(packed, call.answers, call.replies)
-                        if type(reply) is not ErrorReply:
-                            return reply
-                        first = reply
-                    except ConnectionLost as lost:
-                        first = lost
-                reply = self._send_until_reply(packed, call.key, call, first, started)
-            return reply  # noqa: RET504 (an interrupt while the lock is released must find the reply)
-        except TubesError:
-            raise
-        except BaseException:
-            if call.orphaned is not None:
-                self.owed.append((self._undo, call, reply))
-                self.repay()
-            raise
+        with self._lock:
+            if self.owed:
+                pay(self.owed)
+            call.begin(self.slot)
+            started = time.monotonic()
+            wire = self._only
+            if wire is None or wire.busy:
+                return self._complete(self._attempt(call, started))
+            outcome: Reply | TubesError
+            try:
+                outcome = wire.call(call.pack(moving=self._server.moving), call.answers, call.replies)
+                if type(outcome) is not ErrorReply:
+                    return outcome
+            except ConnectionLost as lost:
+                outcome = lost
+            attempt = self._attempt(call, started)
+            return self._complete(attempt, self._next(attempt, outcome))
 
     def _undo(self, call: ScriptCall, reply: Reply) -> None:
         """Undo an interrupted call. `reply`: None if it was not read; the call is sent again to get the kept reply."""
@@ -155,7 +143,7 @@ class ThreadChannel:
             return
         if reply is None or type(reply) is ErrorReply:
             call.resent = True
-            reply = self._send_until_reply(call.pack(moving=self._server.moving), call.key, call)
+            reply = self._complete(self._attempt(call))
         call.orphaned(reply)
 
     def repay(self) -> None:
@@ -174,7 +162,7 @@ class ThreadChannel:
         Both are sent at once: the server runs the call as soon as the command ends. `call`: has its slot and its number
         already. `sent`: called once they are sent. Until `end_wait` only `hang_up` may be called.
         """
-        wait = _Wait(key, call)
+        wait = _Wait(call)
         with self._lock:
             packed = pack(*words)
             if call is not None:
@@ -205,7 +193,7 @@ class ThreadChannel:
                 self._wait = None
 
     def _end(self, wait: _Wait) -> tuple[Reply, Reply]:
-        call, key = wait.call, wait.key
+        call = wait.call
         reply: Reply = None
         try:
             if wait.wire is None:
@@ -215,15 +203,16 @@ class ThreadChannel:
                 reply = wait.wire.receive(call.answers, last=True)
             if type(marker_reply) is ErrorReply and marker_reply.code in _WAIT_ERRORS:
                 raise ConnectionLost(url=self._server.url, why=marker_reply)
-        except ConnectionLost:
-            self._server.rediscover()
-            self._forget_wires()
+        except ConnectionLost as lost:
             if call is None:
+                self._server.rediscover()
+                self._forget_wires()
                 raise
-            call.resent = True
-            return True, self._send_until_reply(call.pack(moving=self._server.moving), key, call)
-        if call is not None and type(reply) is ErrorReply and reply.code in _RETRY_ERRORS:
-            reply = self._send_until_reply(call.pack(moving=self._server.moving), key, call)
+            attempt = self._attempt(call)
+            return True, self._complete(attempt, self._next(attempt, lost))
+        if call is not None and type(reply) is ErrorReply:
+            attempt = self._attempt(call)
+            reply = self._complete(attempt, self._next(attempt, reply))
         return marker_reply, reply
 
     def exchange(
@@ -251,22 +240,17 @@ class ThreadChannel:
                     pay(self.owed)
                 number = next(script_call.numbers)
                 wire = self._only
+                outcome: Reply | TubesError
                 try:
                     if wire is None or wire.busy:
                         wire = self._wire(key)
-                    reply = wire.call(b"%b%d%b" % (head, number, tail), kinds)
-                    if type(reply) is not ErrorReply or reply.code in script_call.CERTAIN:
+                    outcome = reply = wire.call(b"%b%d%b" % (head, number, tail), kinds)
+                    if type(reply) is not ErrorReply:
                         return reply
-                    call = make_call(number, script, words, orphaned)
-                    call.resent = reply.code not in script_call.NOT_YET
-                    first = None if call.resent else reply
-                except ConnectionLost:
-                    self._forget_wires()
-                    call, first = make_call(number, script, words, orphaned), None
-                reply = self._send_until_reply(call.pack(), key, call, first)
-                if call.resent and type(reply) is ErrorReply and reply.code == "SESSIONGONE":
-                    raise ConnectionLost(url=self._server.url, why=script_call.UNSURE)
-            return reply
+                except ConnectionLost as lost:
+                    outcome = lost
+                attempt = self._attempt(make_call(number, script, words, orphaned), confirms=True)
+                return self._complete(attempt, self._next(attempt, outcome))
         except TubesError:
             raise
         except BaseException:
@@ -282,89 +266,41 @@ class ThreadChannel:
     def request(self, key: str, *words: Word) -> Reply:
         """Send a plain command and return its reply. The command may run twice."""
         with self._lock:
-            return self._send_until_reply(pack(*words), key)
+            return self._complete(self._attempt(Command(key, *words)))
 
-    def _send_until_reply(
-        self,
-        packed: bytes,
-        key: str,
-        call: ScriptCall | None = None,
-        first: ErrorReply | ConnectionLost | None = None,
-        started: float | None = None,
-    ) -> Reply:
-        """Send a request until a reply arrives. `first`: the outcome of the first attempt, which started at `began`."""
-        until = (started or time.monotonic()) + (self._patience or script_call.PATIENCE)
-        kinds, replies = (ANY, 1) if call is None else (call.answers, call.replies)
-        failures = 0
-        while True:
-            try:
-                if first is None:
-                    reply = self._wire(key).call(packed, kinds, replies)
-                else:
-                    outcome, first = first, None
-                    if isinstance(outcome, ConnectionLost):
-                        raise outcome
-                    reply = outcome
-                if type(reply) is not ErrorReply:
-                    return reply
-                if reply.code == "NOSCRIPT" and call is not None:
-                    reply = self._wire(key).call(call.pack(whole=True, moving=self._server.moving), kinds, replies)
-                if type(reply) is not ErrorReply:
-                    return reply
-                if reply.code == script_call.FIRST and call is not None:
-                    if self._closed:
-                        raise self._closed_error()
-                    continue
-                if reply.code == script_call.DUE and call is not None:
-                    if self._closed:
-                        raise self._closed_error()
-                    refused = self._tick(call)
-                    if refused is None:
-                        continue
-                    reply = refused
-                if reply.code not in script_call.PASSING:
-                    reply.sha = reply.sha or (b"" if call is None else call.script.sha)
-                    return reply
-                self._server.rediscover()
-                self._forget_wires()
-                lost = ConnectionLost(url=self._server.url, why=reply)
-            except ConnectionLost as error:
+    def _attempt(self, call: ScriptCall, started: float | None = None, *, confirms: bool = False) -> Attempt:
+        now = time.monotonic() if started is None else started
+        return Attempt(call, self._server.url, now, self._patience, confirms=confirms)
+
+    def _next(self, attempt: Attempt, outcome: Reply | TubesError) -> Step:
+        return attempt.next(outcome, time.monotonic(), self._closed_error() if self._closed else None)
+
+    def _complete(self, attempt: Attempt, step: Step = Step.SEND) -> Reply:
+        """Take the steps of an attempt until its reply arrives, and return the reply."""
+        call = attempt.call
+        while step is not Step.DONE:
+            if step is Step.RECONNECT:
                 # Finding the servers again takes long if one of them hangs: channels with a short limit skip it.
-                if self._patience is None:
+                if self._patience is None or attempt.reply is not None:
                     self._server.rediscover()
                 self._forget_wires()
-                lost = error
-            except ServerRefused as error:
-                if call is None or not call.resent:
-                    raise
-                raise ConnectionLost(url=self._server.url, why=f"{error}; {script_call.REFUSED_RETRY}") from error
-            if self._closed:
-                raise self._closed_error(lost)
-            if time.monotonic() > until:
-                raise lost
-            if call is not None:
-                call.resent = True
-                packed = call.pack(moving=self._server.moving)
-            failures += 1
-            time.sleep(script_call.RETRY.delay(failures))
+                time.sleep(attempt.pause)
+            elif step is Step.TICK:
+                attempt.end_tick(self._complete(self._attempt(call.tick())))
+            outcome: Reply | TubesError
+            try:
+                packed = attempt.pack(moving=self._server.moving)
+                outcome = self._wire(call.key).call(packed, call.answers, call.replies)
+            except TubesError as error:
+                outcome = error
+            step = self._next(attempt, outcome)
+        return attempt.reply
 
-    def _tick(self, call: ScriptCall) -> ErrorReply | None:
-        """Process the due tasks and lanes before a call; return the error if the server refuses that."""
-        tick, moving = call.tick(), self._server.moving
-        wire = self._wire(call.key)
-        reply = wire.call(tick.pack(moving=moving), tick.answers)
-        if type(reply) is ErrorReply and reply.code == "NOSCRIPT":
-            reply = wire.call(tick.pack(whole=True, moving=moving), tick.answers)
-        if type(reply) is not ErrorReply or reply.code in script_call.IGNORED_TICK_ERRORS:
-            return None
-        reply.sha = tick.script.sha
-        return reply
-
-    def _closed_error(self, lost: TubesError | None = None) -> TubesError:
-        """Make the error for a closed channel; `lost`: the error of the call in flight."""
+    def _closed_error(self) -> TubesError:
+        """Make the error for a closed channel."""
         if self._make_closed_error is not None:
             return self._make_closed_error()
-        return lost or ConnectionLost(url=self._server.url, why="it was closed")
+        return ConnectionLost(url=self._server.url, why="it was closed")
 
     def _wire(self, key: str) -> Wire:
         if self._closed:

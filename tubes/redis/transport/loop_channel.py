@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from tubes.backend.flow import run_async
 from tubes.backend.waiters import PENDING
-from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
-from tubes.redis.transport import script_call
-from tubes.redis.transport.channel import ThreadChannel, pay
+from tubes.errors import ConnectionLost, TubesError
+from tubes.redis.transport import attempt
+from tubes.redis.transport.attempt import Attempt, Step
+from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, foreign, hiredis
 
 if TYPE_CHECKING:
-    from tubes.redis.transport.channel import Debt
     from tubes.redis.transport.script_call import Flow, Slots
     from tubes.redis.transport.server import Server
 
@@ -39,7 +39,7 @@ def _orphan(call: ScriptCall, done: asyncio.Future[Reply]) -> None:
         call.orphaned(done.result())
 
 
-class Answer(Protocol):
+class Receiver(Protocol):
     """The receiver of the reply to a call: a future or a similar object."""
 
     def done(self) -> bool: ...
@@ -52,48 +52,33 @@ class Answer(Protocol):
 class _Request:
     """A call in flight."""
 
-    __slots__ = ("_moving", "attempts", "call", "packed", "reply", "result", "slot", "tick_error", "until")
+    __slots__ = ("attempt", "call", "packed", "receiver", "reply", "slot")
 
-    def __init__(self, call: ScriptCall, slot: int, receiver: Answer, *, moving: bool) -> None:
-        self._moving: Final = moving
-        self.call = call
-        self.slot = slot
-        self.result = receiver
+    def __init__(self, call: ScriptCall, slot: int, receiver: Receiver, server: Server) -> None:
+        self.call: Final = call
+        self.slot: Final = slot
+        self.receiver: Final = receiver
         call.begin(slot)
-        self.packed = b"" if call.grows else call.pack(moving=moving)
+        self.attempt: Final = Attempt(call, server.url, time.monotonic(), confirms=call.grows)
+        #: The packed request; empty: pack it when it is written.
+        self.packed = b"" if call.grows else call.pack(moving=server.moving)
         #: The reply, or `PENDING`.
         self.reply: object = PENDING
-        #: The error of the `tick` before it, if the server refused that.
-        self.tick_error: ErrorReply | None = None
-        self.attempts = 0
-        self.until = time.monotonic() + script_call.PATIENCE
-
-    def pack(self) -> bytes:
-        """Return the packed request of the call."""
-        if not self.packed:
-            self.packed = self.call.pack(moving=self._moving)
-        return self.packed
-
-    def prepare_retry(self) -> None:
-        """Prepare to send the call again: it may have run already."""
-        self.call.resent = True
-        self.packed = self.call.pack(moving=self._moving)
 
 
-class _Tick:
+class _TickReceiver:
     """The receiver of the reply to a `tick`, which is sent before the call that it was made for."""
 
-    __slots__ = ("_request",)
+    __slots__ = ("_attempt",)
 
-    def __init__(self, request: _Request) -> None:
-        self._request: Final = request
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt: Final = attempt
 
     def done(self) -> bool:
         return False
 
     def set_result(self, result: Reply) -> None:
-        if type(result) is ErrorReply and result.code not in script_call.IGNORED_TICK_ERRORS:
-            self._request.tick_error = result
+        self._attempt.end_tick(result)
 
     def set_exception(self, exception: TubesError) -> None:
         """Ignore it: the call gets the same error."""
@@ -128,7 +113,8 @@ class _Pipe(asyncio.Protocol):
             self._channel.handle_loss(self, None)
             return
         self.busy = True
-        packed = b"".join([request.packed or request.pack() for request in self._out])
+        moving = self._channel.server.moving
+        packed = b"".join([request.packed or request.attempt.pack(moving=moving) for request in self._out])
         self.sent.extend(self._out)
         self._out = []
         if self._transport is not None:
@@ -189,13 +175,11 @@ class LoopChannel:
         loop: asyncio.AbstractEventLoop,
         slots: Slots,
         closed: Callable[[], TubesError],
-        owed: list[Debt],
     ) -> None:
-        self._server: Final = server
+        self.server: Final = server
         # Makes the error for calls after `close`.
         self._make_closed_error: Final = closed
         self.loop: Final = loop
-        self._owed: Final = owed
         #: Calls that may still grow, by key.
         self.growing: Final[dict[str, ScriptCall]] = {}
         self._slots: Final = slots
@@ -209,7 +193,7 @@ class LoopChannel:
         """Run a flow and return its result; undo its last call if it is cancelled."""
         last: tuple[ScriptCall, asyncio.Future[Reply]] | None = None
 
-        def ask(call: ScriptCall) -> asyncio.Future[Reply]:
+        def send(call: ScriptCall) -> asyncio.Future[Reply]:
             nonlocal last
             future: asyncio.Future[Reply] = self.loop.create_future()
             last = call, future
@@ -217,16 +201,15 @@ class LoopChannel:
             return future
 
         try:
-            return await run_async(flow, ask)
+            return await run_async(flow, send)
         except TubesError:
             raise
         except BaseException:  # The reply to the last call may have arrived already.
             if last is not None:
-                self._owed.append((_orphan, *last))
-                pay(self._owed)
+                _orphan(*last)
             raise
 
-    def submit(self, call: ScriptCall, receiver: Answer) -> None:
+    def submit(self, call: ScriptCall, receiver: Receiver) -> None:
         """Send a call. `receiver`: receives the reply, or `ConnectionLost`."""
         if self._closed:
             receiver.set_exception(self._make_closed_error())
@@ -236,7 +219,7 @@ class LoopChannel:
             self.growing[call.key] = call
         elif self.growing:
             self.growing.pop(call.key, None)
-        self._send(_Request(call, self._slots.take(), receiver, moving=self._server.moving))
+        self._send(_Request(call, self._slots.take(), receiver, self.server))
 
     def _send(self, request: _Request) -> None:
         node = ""
@@ -247,7 +230,7 @@ class LoopChannel:
             self._pipes[""].send(request)
             return
         try:
-            node = self._server.node(request.call.key)
+            node = self.server.node(request.call.key)
         except ConnectionLost as error:
             self._fail(request, error)
             return
@@ -260,40 +243,30 @@ class LoopChannel:
             self._connecting[node] = self.loop.create_task(self._connect(node, request.call.key))
 
     async def _connect(self, node: str, key: str) -> None:
-        """Connect, and send the backlog; give up after `PATIENCE` seconds."""
+        """Connect, and send the backlog."""
+        pipe, outcome = None, None
         try:
-            failures = 0
-            deadline = time.monotonic() + script_call.PATIENCE
-            while not self._closed:
-                try:
-                    pipe = await self._open(key)
-                except (ServerRefused, InvalidOption) as error:
-                    self._fail_backlog(node, error)
-                    return
-                except (ConnectionLost, OSError) as error:
-                    lost = (
-                        error if isinstance(error, ConnectionLost) else ConnectionLost(url=self._server.url, why=error)
-                    )
-                    if time.monotonic() > deadline:
-                        self._fail_backlog(node, lost)
-                        return
-                    await asyncio.to_thread(self._server.rediscover)
-                    failures += 1
-                    await asyncio.sleep(script_call.RETRY.delay(failures))
-                    continue
-                if self._closed:
-                    pipe.close()
-                    return
-                self._pipes[node] = pipe
-                for request in self._backlog.pop(node, []):
-                    pipe.send(request)
-                self._start_watchdog()
-                return
+            pipe = await self._open(key)
+        except (TubesError, OSError) as error:
+            outcome = error if isinstance(error, TubesError) else ConnectionLost(url=self.server.url, why=error)
+            if isinstance(outcome, ConnectionLost):
+                await asyncio.to_thread(self.server.rediscover)
         finally:
-            self._connecting.pop(node, None)
+            del self._connecting[node]
+        backlog = self._backlog.pop(node, [])
+        if pipe is None:
+            for request in backlog:
+                self._advance(request, outcome)
+        elif self._closed:
+            pipe.close()
+        else:
+            self._pipes[node] = pipe
+            for request in backlog:
+                pipe.send(request)
+            self._start_watchdog()
 
     async def _open(self, key: str) -> _Pipe:
-        connecting = self.loop.run_in_executor(None, self._server.connect, key)
+        connecting = self.loop.run_in_executor(None, self.server.connect, key)
         try:
             connection = await asyncio.shield(connecting)
         except asyncio.CancelledError:  # The loop ends: close the connection when it is made.
@@ -307,64 +280,38 @@ class LoopChannel:
         _, pipe = await self.loop.create_connection(lambda: _Pipe(self, self.loop), sock=sock)
         return pipe
 
-    def _fail_backlog(self, node: str, lost: TubesError) -> None:
-        for request in self._backlog.pop(node, []):
-            is_unsure = request.call.resent and isinstance(lost, ServerRefused)
-            why = f"{lost}; {script_call.REFUSED_RETRY}"
-            self._fail(request, ConnectionLost(url=self._server.url, why=why) if is_unsure else lost)
-
     def handle_reply(self, pipe: _Pipe, request: _Request, reply: Reply) -> None:
         """Handle a reply: deliver it, or send the call again."""
         if request.reply is not PENDING:  # It was sent again although it already had a reply.
             return
-        if type(reply) is ErrorReply:
-            code = reply.code
-            if code == "NOSCRIPT":
-                request.packed = request.call.pack(whole=True, moving=self._server.moving)
-                pipe.send(request)
-                return
-            if code == script_call.FIRST:
-                if self._closed:
-                    self._fail(request, self._make_closed_error())
-                else:
-                    pipe.send(request)
-                return
-            if code == script_call.DUE:
-                if self._closed:
-                    self._fail(request, self._make_closed_error())
-                elif request.tick_error is not None:
-                    self._resolve(request, request.tick_error)
-                else:
-                    self.submit(request.call.tick(), _Tick(request))
-                    pipe.send(request)
-                return
-            if code in script_call.PASSING:
-                if code in script_call.RECONNECT:
-                    pipe.close()
-                self._send_again(request, reply, redirected=True)
-                return
-            if request.call.certain is not None and code not in request.call.certain and not request.call.resent:
-                self._send_again(request, reply)
-                return
-            reply.sha = request.call.script.sha
-        self._resolve(request, reply)
-
-    def _send_again(self, request: _Request, why: object, *, redirected: bool = False) -> None:
-        """Send a call again after a growing delay; fail it after `PATIENCE` seconds."""
-        if self._closed or time.monotonic() > request.until:
-            self._fail(
-                request, self._make_closed_error() if self._closed else ConnectionLost(url=self._server.url, why=why)
-            )
+        if type(reply) is not ErrorReply:
+            self._resolve(request, reply)
             return
-        request.prepare_retry()
-        request.attempts += 1
-        pause = script_call.RETRY.delay(request.attempts + redirected)
-        if redirected:
-            self._server.rediscover()
-        if pause:
-            self.loop.call_later(pause, self._send, request)
-        else:
-            self._send(request)
+        if reply.code in attempt.OTHER_SERVER:
+            pipe.close()
+        self._advance(request, reply)
+
+    def _advance(self, request: _Request, outcome: Reply | TubesError) -> None:
+        """Take the next step of a call: deliver its reply, send it again, or fail it."""
+        state = request.attempt
+        try:
+            step = state.next(outcome, time.monotonic(), self._make_closed_error() if self._closed else None)
+        except TubesError as error:
+            self._fail(request, error)
+            return
+        if step is Step.DONE:
+            self._resolve(request, state.reply)
+            return
+        request.packed = b""
+        if step is Step.TICK:
+            self.submit(request.call.tick(), _TickReceiver(state))
+        elif step is Step.RECONNECT:
+            if state.reply is not None:
+                self.server.rediscover()
+            if state.pause:
+                self.loop.call_later(state.pause, self._send, request)
+                return
+        self._send(request)
 
     def _resolve(self, request: _Request, reply: Reply) -> None:
         request.reply = reply
@@ -378,14 +325,14 @@ class LoopChannel:
     @staticmethod
     def _deliver(request: _Request) -> None:
         """Deliver a reply, unless the caller has one; undo the call if the caller was cancelled."""
-        if not request.result.done():
-            request.result.set_result(cast(Reply, request.reply))
-        elif request.call.orphaned is not None and cast("asyncio.Future[Reply]", request.result).cancelled():
+        if not request.receiver.done():
+            request.receiver.set_result(cast(Reply, request.reply))
+        elif request.call.orphaned is not None and cast("asyncio.Future[Reply]", request.receiver).cancelled():
             request.call.orphaned(cast(Reply, request.reply))
 
     def _fail(self, request: _Request, error: TubesError) -> None:
-        if not request.result.done():
-            request.result.set_exception(error)
+        if not request.receiver.done():
+            request.receiver.set_exception(error)
         self._slots.free(request.slot)
 
     def handle_loss(self, pipe: _Pipe, error: Exception | None) -> None:
@@ -396,10 +343,11 @@ class LoopChannel:
             del self._pipes[node]
         waiting = pipe.calls()
         if waiting:
-            self._server.rediscover()
+            self.server.rediscover()
         for request in waiting:
             if request.reply is PENDING:
-                self._send_again(request, error or "the connection was closed")
+                why = error or "the connection was closed"
+                self._advance(request, ConnectionLost(url=self.server.url, why=why))
             else:
                 self._deliver(request)
         pipe.drop_calls()
@@ -413,7 +361,7 @@ class LoopChannel:
         self._watchdog = self.loop.call_later(1.0, self._check_pipes) if self._pipes else None
         for pipe in list(self._pipes.values()):
             pipe.flush()
-            if pipe.sent and time.monotonic() - pipe.last_reply_at > script_call.PATIENCE:
+            if pipe.sent and time.monotonic() - pipe.last_reply_at > attempt.PATIENCE:
                 pipe.close()
             elif not pipe.sent:
                 pipe.last_reply_at = time.monotonic()
@@ -426,8 +374,10 @@ class LoopChannel:
         for pipe in list(self._pipes.values()):
             pipe.close()
         self._pipes.clear()
-        for node in list(self._backlog):
-            self._fail_backlog(node, self._make_closed_error())
+        for backlog in self._backlog.values():
+            for request in backlog:
+                self._fail(request, self._make_closed_error())
+        self._backlog.clear()
 
 
 class ThreadedChannel:

@@ -7,9 +7,7 @@ reply and does nothing else. A slot has one call in flight, so that the next cal
 uses one slot; an event loop takes one from `Slots` for each call. Numbers grow, so a script also detects a request that
 its own retry has overtaken.
 
-An error reply has one of four meanings. Transient errors and redirects (`PASSING`): send the call again. Other work
-comes first (`FIRST`, `DUE`): send it again with its number. The call certainly did nothing (`CERTAIN`): raise the
-error. The session ended, and the call had been sent before: it is unknown if it ran (`UNSURE`).
+`attempt.py` decides when a call is sent again.
 """
 
 from __future__ import annotations
@@ -21,16 +19,13 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import count
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from tubes.backend import flow
-from tubes.backend.retry import RetryPolicy
+from tubes.redis.scripts.assembly import Script
 from tubes.redis.scripts.parts import PARTS
-from tubes.redis.scripts.replies import LIST
+from tubes.redis.scripts.replies import ANY, LIST
 from tubes.redis.transport.wire import Reply, Word, pack
-
-if TYPE_CHECKING:
-    from tubes.redis.scripts.assembly import Script
 
 P = ParamSpec("P")
 R = TypeVar("R", bound="FlowRunner")
@@ -67,31 +62,7 @@ def flow_method(flow: Callable[Concatenate[R, P], Flow[T]]) -> Callable[Concaten
 SERVING: Final = "w"
 #: The slot of the take that is sent ahead for a waiter. It is in flight for seconds, while `SERVING` is used as well.
 AHEAD: Final = "v"
-#: Seconds for which a call is sent again if no server replies.
-PATIENCE: Final = 10.0
-#: The text of the error for a call whose reply was lost and whose session has ended.
-UNSURE: Final = "the session has ended since, so the call may or may not have been done"
-#: Added to the error if a server refuses the connection on which a call would be sent again.
-REFUSED_RETRY: Final = "the call may or may not have been done before"
-#: Delays between attempts, in seconds.
-RETRY: Final = RetryPolicy((0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8))
-#: Transient errors and redirects: find the server again, and retry.
-PASSING: Final = frozenset({"LOADING", "BUSY", "READONLY", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
-#: The script had other work to do first and did not run the call. Send it again with its own number: if an earlier
-#: request whose reply was lost did run it, it does not run twice.
-FIRST: Final = "AGAIN"
-#: A task or lane is due first: a delay ended, for example. Run the script `tick`, then send the call again, as after
-#: `FIRST`.
-DUE: Final = "DUE"
-#: Errors after which a call that is sent for the first time has certainly not run yet.
-NOT_YET: Final = frozenset({FIRST, DUE, "NOSCRIPT"})
-#: `tick` errors to ignore: the call that is sent again gets them too, or no longer.
-IGNORED_TICK_ERRORS: Final = frozenset({FIRST, "SESSIONGONE", "ALTERED", "TUBEGONE"})
-#: Errors after which the call has certainly not run. Any other error may come from a proxy: send the call again with
-#: its number, and get the kept reply if it did run.
-CERTAIN: Final = frozenset({"SESSIONGONE", "ALTERED", "TUBEGONE", "OOM", "NOPERM", "MISCONF", "NOREPLICAS", "NOTTAKEN"})
-#: Errors after which the same address may lead to another server: connect again.
-RECONNECT: Final = frozenset({"READONLY", "MASTERDOWN"})
+_NO_SCRIPT: Final = Script(b"", b"", ANY)
 
 
 class ScriptCall:
@@ -104,8 +75,6 @@ class ScriptCall:
     replies: int = 1
     #: True if the call may grow until it is sent: it is packed as late as possible.
     grows = False
-    #: Errors that end the call. After any other it is sent once more. None: every error ends it.
-    certain: frozenset[str] | None = None
 
     __slots__ = (
         "_own_slot", "answers", "args", "key", "now", "number", "orphaned", "parts", "resent", "script", "session",
@@ -137,16 +106,14 @@ class ScriptCall:
         self.parts: Final = parts if session is None else PARTS + parts
         # The slot that keeps its reply, if not the slot that the channel passes to `begin`.
         self._own_slot: Final = slot
-        #: True if it may have run already. `sent`: the slot and the number with which it was sent before.
-        self.resent = sent is not None
-        self.slot: int | str = ""
-        self.number = 0
-        if sent is not None:
-            self.slot, self.number = sent
+        #: True if it may have run already.
+        self.resent = False
+        #: `sent`: the slot and the number with which it was sent before.
+        self.slot, self.number = ("", 0) if sent is None else sent
 
     def begin(self, slot: int | str) -> None:
-        """Set the slot and the number before the first request; a call that was sent before keeps its own."""
-        if not self.resent:
+        """Set the slot and the number before the first request; a call that has a number keeps it."""
+        if not self.number:
             self.slot, self.number = slot if self._own_slot is None else self._own_slot, next(numbers)
 
     def tick(self) -> ScriptCall:
@@ -188,6 +155,20 @@ class ScriptLook(ScriptCall):
     def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
         """Encode the transaction."""
         return b"".join((pack("MULTI"), *self._commands, super().pack(whole=whole, moving=moving), pack("EXEC")))
+
+
+class Command(ScriptCall):
+    """A plain command, such as HDEL. It may run twice."""
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, key: str, *words: Word) -> None:
+        super().__init__(_NO_SCRIPT, key, ())
+        self._packed: Final = pack(*words)
+
+    def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
+        """Return the packed command."""
+        return self._packed
 
 
 class WaitForLock(flow.Sleep):

@@ -12,7 +12,7 @@ from tubes.backend.retry import Outage
 from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
 from tubes.redis.scripts.replies import LIST, Reply, bytes_of, number_of
-from tubes.redis.transport.script_call import PASSING
+from tubes.redis.transport.attempt import PASSING
 from tubes.redis.transport.wire import ErrorReply, Wire, error_of, pack
 
 if TYPE_CHECKING:

@@ -1,0 +1,138 @@
+"""What to do after each sending of a call, until its reply arrives.
+
+How a call is sent: a channel packs the call (`Attempt.pack`), sends it, and passes the outcome to `Attempt.next`: the
+reply, or the error of the connection. The attempt returns the next step or raises the error of the call. It does no
+I/O and reads no clock, so `ThreadChannel` and `LoopChannel` share it.
+
+| outcome | next step |
+|---|---|
+| a value, or an error that ends the call | DONE: return `reply` |
+| NOSCRIPT | SEND_TEXT: send the call with the text of its script |
+| AGAIN | SEND: the script did other work first, and did not run the call |
+| DUE | TICK: a task or lane is due first; run the script `tick`, then send the call |
+| `PASSING`, such as LOADING or MOVED; a lost connection | RECONNECT: find the server, wait `pause` seconds, connect |
+| SESSIONGONE, ALTERED | DONE: the port opens the tube again and makes a new call |
+
+The call keeps its number, so it runs once however often it is sent (see `script_call.py`). It fails if no server
+replies within `PATIENCE` seconds, if the channel is closed, or if a server refuses the connection.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from tubes.backend.retry import RetryPolicy
+from tubes.errors import ConnectionLost, ServerRefused, TubesError
+from tubes.redis.scripts.replies import ErrorReply, Reply
+
+if TYPE_CHECKING:
+    from tubes.redis.transport.script_call import ScriptCall
+
+#: Seconds for which a call is sent again if no server replies.
+PATIENCE: Final = 10.0
+#: Delays before the next sending, in seconds.
+RETRY: Final = RetryPolicy((0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8))
+#: Transient errors and redirects: find the server again, and retry.
+PASSING: Final = frozenset({"LOADING", "BUSY", "READONLY", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
+#: Errors after which the same address may lead to another server.
+OTHER_SERVER: Final = frozenset({"READONLY", "MASTERDOWN"})
+#: Errors of a script that did not run the call because other work comes first.
+OTHER_WORK: Final = frozenset({"AGAIN", "DUE"})
+#: Errors after which the call has certainly not run. Any other error may come from a proxy.
+CERTAIN: Final = frozenset({"SESSIONGONE", "ALTERED", "TUBEGONE", "OOM", "NOPERM", "MISCONF", "NOREPLICAS", "NOTTAKEN"})
+#: The text of the error for a call whose reply was lost and whose session has ended.
+UNSURE: Final = "the session has ended since, so the call may or may not have been done"
+# `tick` errors to ignore: the call that is sent again gets them too, or no longer.
+_IGNORED_TICK_ERRORS: Final = frozenset({"AGAIN", "SESSIONGONE", "ALTERED", "TUBEGONE"})
+# Added to the error if a server refuses the connection on which a call would be sent again.
+_REFUSED_RETRY: Final = "the call may or may not have been done before"
+
+
+class Step(Enum):
+    """What a channel does next."""
+
+    DONE = auto()
+    SEND = auto()
+    SEND_TEXT = auto()
+    TICK = auto()
+    RECONNECT = auto()
+
+
+class Attempt:
+    """The attempt to get the reply to a call."""
+
+    __slots__ = ("_confirms", "_sends_text", "_tick_error", "_until", "_url", "call", "failures", "pause", "reply")
+
+    def __init__(
+        self, call: ScriptCall, url: str, now: float, patience: float | None = None, *, confirms: bool = False
+    ) -> None:
+        """`confirms`: after an error that is not `CERTAIN`, send the call once more to get the kept reply if it ran."""
+        self.call: Final = call
+        self._url: Final = url
+        self._until: Final = now + (patience or PATIENCE)
+        self._confirms: Final = confirms
+        self._sends_text = False
+        # The error of the last `tick`, if the server refused it.
+        self._tick_error: ErrorReply | None = None
+        #: The last reply; None after a lost connection.
+        self.reply: Reply = None
+        self.failures = 0
+        #: Seconds to wait before the next sending.
+        self.pause = 0.0
+
+    def pack(self, *, moving: bool) -> bytes:
+        """Return the request for the next sending."""
+        return self.call.pack(whole=self._sends_text, moving=moving)
+
+    def next(self, outcome: Reply | TubesError, now: float, closed: TubesError | None = None) -> Step:
+        """Return the step after an outcome, or raise the error of the call. `closed`: the error of a closed channel."""
+        call, sent_text = self.call, self._sends_text
+        self._sends_text = False
+        if isinstance(outcome, TubesError):
+            self.reply = None
+            if isinstance(outcome, ServerRefused) and call.resent:
+                raise ConnectionLost(url=self._url, why=f"{outcome}; {_REFUSED_RETRY}") from outcome
+            if not isinstance(outcome, ConnectionLost):
+                raise outcome
+            return self._reconnect(outcome, now, closed)
+        self.reply = outcome
+        if type(outcome) is not ErrorReply:
+            return Step.DONE
+        code = outcome.code
+        if code in PASSING:
+            return self._reconnect(ConnectionLost(url=self._url, why=outcome), now, closed)
+        if code == "SESSIONGONE" and self._confirms and call.resent:
+            raise ConnectionLost(url=self._url, why=UNSURE)
+        step = Step.DONE
+        if code == "NOSCRIPT" and not sent_text:
+            step, self._sends_text = Step.SEND_TEXT, True
+        elif code == "AGAIN":
+            step = Step.SEND
+        elif code == "DUE":
+            if self._tick_error is None:
+                step = Step.TICK
+            else:
+                self.reply = outcome = self._tick_error
+        elif self._confirms and code not in CERTAIN and not call.resent:
+            step, call.resent = Step.SEND, True
+        if step is Step.DONE:
+            outcome.sha = outcome.sha or call.script.sha
+        elif closed is not None:
+            raise closed
+        return step
+
+    def _reconnect(self, lost: ConnectionLost, now: float, closed: TubesError | None) -> Step:
+        self.call.resent = True
+        if closed is not None:
+            raise closed
+        if now > self._until:
+            raise lost
+        self.failures += 1
+        self.pause = RETRY.delay(self.failures)
+        return Step.RECONNECT
+
+    def end_tick(self, reply: Reply) -> None:
+        """Record the reply to the `tick`; if the server refused it, the call gets this error if work is still due."""
+        error = reply if type(reply) is ErrorReply else None
+        self._tick_error = None if error is None or error.code in _IGNORED_TICK_ERRORS else error
