@@ -173,7 +173,7 @@ class Server:
         self.done[id] = method
         return id
 
-    def take_waiting(self, count: int, orphaned: object) -> Any:
+    def take_waiting(self, count: int, undo: object) -> Any:
         id = yield from self._reply("take")
         return 0 if id is None else (id, b"t", 1, id, -1, b"")
 

@@ -33,7 +33,7 @@ from tubes.redis.scripts.assembly import script, trial
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.sessions.session import OpenedTube, RedisSession
 from tubes.redis.sessions.store import creation_of, open_store
-from tubes.redis.transport.channel import ThreadChannel, pay
+from tubes.redis.transport.channel import ThreadChannel, run_undos
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, flow_method
 from tubes.redis.transport.wire import ErrorReply, Reply, hiredis
@@ -334,14 +334,14 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             for port in self.session.ports():
                 port.shared.ports.discard(port)
             self._ports.clear()
-            self.hang_up()
+            self.close_channels()
             self.store.leave()
 
     def make_port(self, shared: SharedTube) -> RedisPort:
         """Make this connection's port for a tube."""
         raise NotImplementedError
 
-    def hang_up(self) -> None:
+    def close_channels(self) -> None:
         """Close its channels after the last reply."""
         raise NotImplementedError
 
@@ -391,7 +391,7 @@ class ThreadConnection(Connection):
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         self.channel: Final = ThreadChannel(store.server, closed=_closed_error)
-        self.owed = self.channel.owed
+        self.undos = self.channel.undos
         super().__init__(store, api, timeout)
 
     def run(self, flow: Flow[T]) -> T:
@@ -399,13 +399,13 @@ class ThreadConnection(Connection):
             raise self._make_forked_error()
         return self.channel.run(flow)
 
-    def repay(self) -> None:
-        self.channel.repay()
+    def run_undos(self) -> None:
+        self.channel.run_undos()
 
     def may_run(self) -> bool:
         return self.channel.is_idle()
 
-    def hang_up(self) -> None:
+    def close_channels(self) -> None:
         self.channel.close()
 
     def make_port(self, shared: SharedTube) -> RedisPort:
@@ -417,7 +417,7 @@ class LoopConnection(Connection):
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         self.channels: Final[Channels] = {}
-        self.owed = []
+        self.undos = []
         self._slots: Final = Slots()
         super().__init__(store, api, timeout)
 
@@ -434,16 +434,16 @@ class LoopConnection(Connection):
     def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:  # type: ignore[override]
         if self._pid != os.getpid():
             raise self._make_forked_error()
-        if self.owed:
-            self.repay()
+        if self.undos:
+            self.run_undos()
         loop = asyncio.get_running_loop()
         channel = self.channels.get(loop)
         if channel is None:
             channel = self._make_channel(loop)
         return channel.run(flow)
 
-    def repay(self) -> None:
-        pay(self.owed)
+    def run_undos(self) -> None:
+        run_undos(self.undos)
 
     def _make_channel(self, loop: asyncio.AbstractEventLoop) -> LoopChannel | ThreadedChannel:
         for other in [other for other in self.channels if other.is_closed()]:
@@ -461,7 +461,7 @@ class LoopConnection(Connection):
     def make_port(self, shared: SharedTube) -> RedisPort:
         return LoopPort(self, shared, self.channels)
 
-    def hang_up(self) -> None:
+    def close_channels(self) -> None:
         for loop, channel in list(self.channels.items()):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(channel.close)

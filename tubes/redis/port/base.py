@@ -9,7 +9,7 @@ not repeated: a call that was sent twice and may have been done raises `Connecti
 the session held (an ack, a release) has no effect.
 
 A call that is interrupted or cancelled took full effect or none. A take whose caller is gone is undone by the call's
-`orphaned`, so `take` and `take_many` lose no task. A `next` in a thread is not undone: its session keeps the task.
+`undo`, so `take` and `take_many` lose no task. A `next` in a thread is not undone: its session keeps the task.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tubes.redis.sessions.edition import Edition
     from tubes.redis.sessions.session import RedisSession
     from tubes.redis.sessions.store import RedisStore
-    from tubes.redis.transport.channel import Debt
+    from tubes.redis.transport.channel import Undo
     from tubes.redis.waiting.shared_tube import SharedTube
 
 P = ParamSpec("P")
@@ -101,9 +101,9 @@ class PortConnection(AnyConnection, Protocol):
     session: RedisSession
     awaited: bool
     #: Interrupted calls that have to be undone: see `ThreadChannel`.
-    owed: list[Debt]
+    undos: list[Undo]
 
-    def repay(self) -> None:
+    def run_undos(self) -> None:
         """Undo the interrupted calls, if that is possible now."""
         ...
 
@@ -222,7 +222,7 @@ class Port(PortBase[F]):
         self,
         name: str,
         *args: Word,
-        orphaned: Callable[[Reply], None] | None = None,
+        undo: Callable[[Reply], None] | None = None,
         slot: str | None = None,
         parts: tuple[str, ...] = (),
     ) -> Flow[Reply]:
@@ -230,14 +230,14 @@ class Port(PortBase[F]):
 
         `slot`, `parts`: as for `ScriptCall`.
         """
-        return (yield from self.ask_by_options(name, args, orphaned=orphaned, slot=slot, parts=parts))
+        return (yield from self.ask_by_options(name, args, undo=undo, slot=slot, parts=parts))
 
     def ask_by_options(
         self,
         name: str,
         words: Words,
         *,
-        orphaned: Callable[[Reply], None] | None = None,
+        undo: Callable[[Reply], None] | None = None,
         slot: str | None = None,
         parts: tuple[str, ...] = (),
         lease: Lease | None = None,
@@ -254,7 +254,7 @@ class Port(PortBase[F]):
             args = words(edition) if callable(words) else words
             if args is None:
                 return ErrorReply("ALTERED since they were made")
-            call = ScriptCall(edition.script(name), self.shared.key, args, session, now, orphaned, slot, parts=parts)
+            call = ScriptCall(edition.script(name), self.shared.key, args, session, now, undo, slot, parts=parts)
             reply: Reply = yield call
             if type(reply) is not ErrorReply or self.is_final(call, name, reply):
                 return reply
@@ -355,9 +355,9 @@ class Port(PortBase[F]):
 
     # -- takes of waiters, and undoing calls ---------------------------------------------------------------------------
 
-    def take_waiting(self, count: int, orphaned: Callable[[Reply], None] | None = None) -> Flow[Parsed | int]:
+    def take_waiting(self, count: int, undo: Callable[[Reply], None] | None = None) -> Flow[Parsed | int]:
         """Take for one of `count` waiters; return a task for `show`, or the next due time."""
-        reply = yield from self.ask("take", count, self.shared.store.process, orphaned=orphaned, slot=SERVING)
+        reply = yield from self.ask("take", count, self.shared.store.process, undo=undo, slot=SERVING)
         return task_codec.parse(reply) if type(reply) is bytes else number_of(reply)
 
     def take_ahead(self, count: int) -> ScriptCall | None:

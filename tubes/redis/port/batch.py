@@ -227,15 +227,13 @@ def take_many(port: Port[F], limit: int, span: int | None = None) -> Flow[list[F
             reply = None
             wanted = min(limit - len(tasks), TAKES)
             name, words = ("take_many", (wanted,)) if span is None else ("take_for", (wanted, span))
-            reply = yield from port.ask(
-                name, *words, orphaned=lambda reply: _untake_later(port, _takes_of_reply(reply))
-            )
+            reply = yield from port.ask(name, *words, undo=lambda reply: _untake_later(port, _takes_of_reply(reply)))
             found = list_of(reply)
             tasks += show_many(port, found)
             more = bool(found) and (len(list_of(found[5])) == wanted or bool(found[3]))
     except BaseException:
-        port.connection.owed.append((_untake_tasks, port, tasks, reply))
-        port.connection.repay()
+        port.connection.undos.append((_untake_tasks, port, tasks, reply))
+        port.connection.run_undos()
         raise
     return tasks
 

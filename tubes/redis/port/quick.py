@@ -79,11 +79,11 @@ class _PackedRequests:
         """Return the last words of a put."""
         return _pack_words(*(new.due, new.pri, new.lane, self.edition.room)[: self._put_words - 2])
 
-    def repeat_call(self, number: int, name: str, words: Any, orphaned: Callable[[Reply], None] | None) -> ScriptCall:
+    def repeat_call(self, number: int, name: str, words: Any, undo: Callable[[Reply], None] | None) -> ScriptCall:
         """Return the call of this number, to send it again."""
         words = puts.put_words(self._port, self.edition, *words) if name == "put" else words
         known, sent = self.edition.script(name), (self._slot, number)
-        return ScriptCall(known, self._port.shared.key, words, self.session, orphaned=orphaned, sent=sent)
+        return ScriptCall(known, self._port.shared.key, words, self.session, undo=undo, sent=sent)
 
 
 class ThreadPort(TubePort[F]):
@@ -174,8 +174,8 @@ class ThreadPort(TubePort[F]):
         except TubesError:  # An unreadable task stays taken: after a release it would be the first task again.
             raise
         except BaseException:  # After an interrupt the caller does not get the task.
-            self._channel.owed.append((self.untake, reply))
-            self._channel.repay()
+            self._channel.undos.append((self.untake, reply))
+            self._channel.run_undos()
             raise
         return super().take()
 

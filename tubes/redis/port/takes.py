@@ -26,7 +26,7 @@ def take(port: Port[F]) -> Flow[F | None]:
     while port.serves and shared.queue.has_unserved():
         if not (yield from shared.serving.serve_one()):
             return None
-    reply = yield from port.ask("take", orphaned=port.untake)
+    reply = yield from port.ask("take", undo=port.untake)
     return port.show(task_codec.parse(reply)) if type(reply) is bytes else None
 
 
@@ -36,7 +36,7 @@ def take_task(port: Port[F], task: object, span: int | None) -> Flow[F | None]:
     if span is not None:
         port.require_option("ttr")
     show, words, _ = port.request(task, "" if span is None else span, looks=True)
-    reply = yield from port.ask("take_task", *words, orphaned=lambda reply: port.untake(reply or None))
+    reply = yield from port.ask("take_task", *words, undo=lambda reply: port.untake(reply or None))
     return show(reply) if reply else None
 
 
@@ -50,7 +50,7 @@ def take_next(port: Port[F], task: F) -> Flow[F | None]:
             log_lost_take(lost)
         return (yield from take(port))
     _, words, _ = ends.ack_request(port, task)
-    reply = yield from port.ask("next", *words, orphaned=port.undo_next)
+    reply = yield from port.ask("next", *words, undo=port.undo_next)
     return show_next(port, task, bytes_of(reply))
 
 

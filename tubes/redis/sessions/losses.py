@@ -88,7 +88,7 @@ class Losses:
         self._thread = None
         wire, self._wire = self._wire, None
         if wire is not None:
-            wire.hang_up()
+            wire.disconnect()
 
     def _run(self, stopped: threading.Event) -> None:
         outage = Outage()

@@ -182,7 +182,7 @@ class RedisStore:
         self.losses.close()
         for shared in shared_tubes:
             shared.subscription.close()
-            shared.wait_loop.hang_up()
+            shared.wait_loop.disconnect()
         if not self._has_helper:
             self._channel.close()
 

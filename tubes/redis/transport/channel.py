@@ -4,9 +4,9 @@ How a call is sent: `ThreadChannel.call` sends it on the open connection. Unless
 says what to do next (see `attempt.py`), and `_complete` does it.
 
 How waiting works: `begin_wait` sends a blocking command, such as BZPOPMIN, and a take behind it; `end_wait` reads both
-replies. The server runs the take as soon as the command ends. `hang_up` ends a wait from another thread.
+replies. The server runs the take as soon as the command ends. `disconnect` ends a wait from another thread.
 
-How interrupts work: `owed` lists the interrupted calls that have to be undone, in order, each as a function with its
+How interrupts work: `undos` lists the interrupted calls that have to be undone, in order, each as a function with its
 arguments. The interrupted caller tries to undo them at once; if that fails, the next call does it first.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: A function that undoes an interrupted call, and its arguments. It may be called twice.
-Debt: TypeAlias = tuple[Any, ...]
+Undo: TypeAlias = tuple[Any, ...]
 
 # Seconds for which a finalizer waits until the channel is idle.
 _IDLE_TIMEOUT: Final = 0.05
@@ -40,23 +40,12 @@ _IDLE_TIMEOUT: Final = 0.05
 _WAIT_ERRORS: Final = PASSING | {"UNBLOCKED"}
 
 
-def pay(owed: list[Debt]) -> None:
+def run_undos(undos: list[Undo]) -> None:
     """Undo interrupted calls."""
-    while owed:
-        undo, *args = owed[0]
+    while undos:
+        undo, *args = undos[0]
         undo(*args)
-        del owed[0]
-
-
-class _Wait:
-    """A blocking command in flight, and the call behind it."""
-
-    __slots__ = ("call", "wire")
-
-    def __init__(self, call: ScriptCall | None) -> None:
-        self.call: Final = call
-        #: The connection that receives the replies; None: the request could not be sent.
-        self.wire: Wire | None = None
+        del undos[0]
 
 
 class ThreadChannel:
@@ -64,7 +53,7 @@ class ThreadChannel:
 
     A call and its undo may be interrupted at any moment, for example by KeyboardInterrupt. CPython raises it when a
     function begins, after a call of a built-in function, and when a loop jumps back. So an `except` block that begins
-    with `owed.append(...)` always completes that line. A wire that is still `busy` is replaced.
+    with `undos.append(...)` always completes that line. A wire that is still `busy` is replaced.
     """
 
     def __init__(
@@ -85,9 +74,10 @@ class ThreadChannel:
         # The connection, if there is only one server.
         self._only: Wire | None = None
         self._closed = False
-        self._wait: _Wait | None = None
+        # The wire of a wait (None: the request could not be sent), and the call behind it.
+        self._wait: tuple[Wire | None, ScriptCall | None] | None = None
         #: Interrupted calls that have to be undone, in order.
-        self.owed: Final[list[Debt]] = []
+        self.undos: Final[list[Undo]] = []
 
     def is_idle(self) -> bool:
         """Return True if the channel is unused within `_IDLE_TIMEOUT`: a finalizer may run in the middle of a call."""
@@ -98,7 +88,7 @@ class ThreadChannel:
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow and return its result. If it is interrupted, undo its last call, even if the reply was read."""
-        last: Debt = ()
+        last: Undo = ()
 
         def send(call: ScriptCall) -> Reply:
             nonlocal last
@@ -113,15 +103,15 @@ class ThreadChannel:
             raise
         except BaseException:
             if last:
-                self.owed.append((self._undo, *last))
-                self.repay()
+                self.undos.append((self._undo, *last))
+                self.run_undos()
             raise
 
     def call(self, call: ScriptCall) -> Reply:
         """Send a call and return its reply. Raises `ConnectionLost` if no server replies for `PATIENCE` seconds."""
         with self._lock:
-            if self.owed:
-                pay(self.owed)
+            if self.undos:
+                run_undos(self.undos)
             call.begin(self.slot)
             started = time.monotonic()
             wire = self._only
@@ -139,17 +129,17 @@ class ThreadChannel:
 
     def _undo(self, call: ScriptCall, reply: Reply) -> None:
         """Undo an interrupted call. `reply`: None if it was not read; the call is sent again to get the kept reply."""
-        if not call.number or call.orphaned is None:  # It was not sent, or needs no undo.
+        if not call.number or call.undo is None:  # It was not sent, or needs no undo.
             return
         if reply is None or type(reply) is ErrorReply:
             call.resent = True
             reply = self._complete(self._attempt(call))
-        call.orphaned(reply)
+        call.undo(reply)
 
-    def repay(self) -> None:
+    def run_undos(self) -> None:
         """Undo the interrupted calls; if no server replies, leave them to the next call."""
         with suppress(TubesError), self._lock:
-            pay(self.owed)
+            run_undos(self.undos)
 
     @property
     def waiting(self) -> bool:
@@ -160,47 +150,41 @@ class ThreadChannel:
         """Send a blocking command, and a call behind it if one is given.
 
         Both are sent at once: the server runs the call as soon as the command ends. `call`: has its slot and its number
-        already. `sent`: called once they are sent. Until `end_wait` only `hang_up` may be called.
+        already. `sent`: called once they are sent. Until `end_wait` only `disconnect` may be called.
         """
-        wait = _Wait(call)
         with self._lock:
             packed = pack(*words)
             if call is not None:
                 packed += call.pack(moving=self._server.moving)
-            self._wait = wait
+            wire = None
             try:
-                wait.wire = self._wire(key)
-                wait.wire.send(packed)
-            except ConnectionLost:
-                wait.wire = None
-            except Exception:  # The request was not sent.
-                self._wait = None
-                raise
-            else:
+                wire = self._wire(key)
+                wire.send(packed)
                 sent()
+            except ConnectionLost:
+                wire = None
+            self._wait = wire, call
 
     def end_wait(self) -> tuple[Reply, Reply]:
         """Return the reply to the blocking command (True: unknown), and the reply to the call behind it, if any.
 
         If the connection is lost, do not send the command again: its reply may be lost, so the caller takes first.
         """
-        wait = self._wait
-        assert wait is not None
+        assert self._wait is not None
         with self._lock:
             try:
-                return self._end(wait)
+                return self._end_wait(*self._wait)
             finally:
                 self._wait = None
 
-    def _end(self, wait: _Wait) -> tuple[Reply, Reply]:
-        call = wait.call
+    def _end_wait(self, wire: Wire | None, call: ScriptCall | None) -> tuple[Reply, Reply]:
         reply: Reply = None
         try:
-            if wait.wire is None:
+            if wire is None:
                 raise ConnectionLost(url=self._server.url, why="nothing could be sent")
-            marker_reply = wait.wire.receive(MARKER, last=call is None)
+            marker_reply = wire.receive(MARKER, last=call is None)
             if call is not None:
-                reply = wait.wire.receive(call.answers, last=True)
+                reply = wire.receive(call.answers, last=True)
             if type(marker_reply) is ErrorReply and marker_reply.code in _WAIT_ERRORS:
                 raise ConnectionLost(url=self._server.url, why=marker_reply)
         except ConnectionLost as lost:
@@ -224,20 +208,20 @@ class ThreadChannel:
         make_call: Callable[[int, str, Any, Callable[[Reply], None] | None], ScriptCall],
         script: str,
         words: Any,
-        orphaned: Callable[[Reply], None] | None = None,
+        undo: Callable[[Reply], None] | None = None,
     ) -> Reply:
         """Send a request that was packed in advance and return its reply.
 
         `head`, `tail`: the bytes before and after its number. `kinds`: the expected types of the reply.
-        `make_call`: makes a call from its number, `script` and `words`, if the request must be sent again. `orphaned`:
+        `make_call`: makes a call from its number, `script` and `words`, if the request must be sent again. `undo`:
         undoes it if it is interrupted. The channel is locked until the reply arrives, so that no other call overwrites
         the kept reply.
         """
         number, reply = 0, None
         try:
             with self._lock:
-                if self.owed:
-                    pay(self.owed)
+                if self.undos:
+                    run_undos(self.undos)
                 number = next(script_call.numbers)
                 wire = self._only
                 outcome: Reply | TubesError
@@ -249,14 +233,14 @@ class ThreadChannel:
                         return reply
                 except ConnectionLost as lost:
                     outcome = lost
-                attempt = self._attempt(make_call(number, script, words, orphaned), confirms=True)
+                attempt = self._attempt(make_call(number, script, words, undo), confirms=True)
                 return self._complete(attempt, self._next(attempt, outcome))
         except TubesError:
             raise
         except BaseException:
-            if orphaned is not None:
-                self.owed.append((self._undo_exchange, reply, make_call, number, script, words, orphaned))
-                self.repay()
+            if undo is not None:
+                self.undos.append((self._undo_exchange, reply, make_call, number, script, words, undo))
+                self.run_undos()
             raise
 
     def _undo_exchange(self, reply: Reply, make_call: Callable[..., ScriptCall], number: int, *args: Any) -> None:
@@ -321,11 +305,11 @@ class ThreadChannel:
             wire.close()
         self._wires.clear()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Close the channel from any thread: a call in flight fails."""
         self._closed = True
         for wire in list(self._wires.values()):
-            wire.hang_up()
+            wire.disconnect()
 
     def close(self) -> None:
         """Close the channel after the call in flight."""

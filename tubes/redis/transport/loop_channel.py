@@ -35,8 +35,8 @@ def _orphan(call: ScriptCall, done: asyncio.Future[Reply]) -> None:
     """Undo a call whose caller was cancelled: now, or when its reply arrives."""
     if not done.done():
         done.cancel()
-    elif not done.cancelled() and done.exception() is None and call.orphaned is not None:
-        call.orphaned(done.result())
+    elif not done.cancelled() and done.exception() is None and call.undo is not None:
+        call.undo(done.result())
 
 
 class Receiver(Protocol):
@@ -327,8 +327,8 @@ class LoopChannel:
         """Deliver a reply, unless the caller has one; undo the call if the caller was cancelled."""
         if not request.receiver.done():
             request.receiver.set_result(cast(Reply, request.reply))
-        elif request.call.orphaned is not None and cast("asyncio.Future[Reply]", request.receiver).cancelled():
-            request.call.orphaned(cast(Reply, request.reply))
+        elif request.call.undo is not None and cast("asyncio.Future[Reply]", request.receiver).cancelled():
+            request.call.undo(cast(Reply, request.reply))
 
     def _fail(self, request: _Request, error: TubesError) -> None:
         if not request.receiver.done():
@@ -417,5 +417,5 @@ class ThreadedChannel:
         """Close the channels."""
         self._closed = True
         for channel in list(self._channels.values()):
-            channel.hang_up()  # Otherwise the loop would wait for the thread that uses it.
+            channel.disconnect()  # Otherwise the loop would wait for the thread that uses it.
             channel.close()

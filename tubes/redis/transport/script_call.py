@@ -77,8 +77,7 @@ class ScriptCall:
     grows = False
 
     __slots__ = (
-        "_own_slot", "answers", "args", "key", "now", "number", "orphaned", "parts", "resent", "script", "session",
-        "slot",
+        "_own_slot", "answers", "args", "key", "now", "number", "parts", "resent", "script", "session", "slot", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -88,7 +87,7 @@ class ScriptCall:
         args: tuple[Word, ...],
         session: SessionFields | None = None,
         now: int | str = "",
-        orphaned: Callable[[Reply], None] | None = None,
+        undo: Callable[[Reply], None] | None = None,
         slot: str | None = None,
         sent: tuple[int | str, int] | None = None,
         parts: tuple[str, ...] = (),
@@ -101,7 +100,7 @@ class ScriptCall:
         self.session: Final[Any] = session
         self.now: Final = now
         #: Receives the reply if the caller was interrupted or cancelled, and undoes the call.
-        self.orphaned: Final = orphaned
+        self.undo: Final = undo
         #: Other keys the script may touch; with a session, all keys of the tube.
         self.parts: Final = parts if session is None else PARTS + parts
         # The slot that keeps its reply, if not the slot that the channel passes to `begin`.

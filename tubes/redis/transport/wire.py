@@ -166,7 +166,7 @@ class Wire:
         except (redis.RedisError, OSError) as error:
             raise self._lost(error) from error
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Shut the socket down from another thread: a thread that waits for a reply gets `ConnectionLost`."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)

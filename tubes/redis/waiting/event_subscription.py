@@ -91,7 +91,7 @@ class EventSubscription:
             self._thread = None
             wire, self._wire = self._wire, None
         if wire is not None:
-            wire.hang_up()
+            wire.disconnect()
 
     def _subscribe(self) -> Wire:
         wire = Wire(self._shared.store.server, self._shared.key)

@@ -97,12 +97,12 @@ class Serving:
             return 0
         port: Port[Any] = waiter.owner
 
-        def orphaned(reply: Reply) -> None:
+        def undo(reply: Reply) -> None:
             if waiter.result is PENDING:
                 port.untake(reply)
 
         try:
-            reply = yield from port.take_waiting(self._queue.count(), orphaned)
+            reply = yield from port.take_waiting(self._queue.count(), undo)
         except ConnectionLost:
             raise
         except TubesError as error:

@@ -222,4 +222,4 @@ class SharedTube:
         self.emptiness.dismiss(self.emptiness.waiters(), closed_error)
         self.subscription.close()
         self.closed_error = True  # Set last: after an interrupt the next caller repeats everything.
-        self.wait_loop.hang_up()
+        self.wait_loop.disconnect()

@@ -98,7 +98,7 @@ class WaitLoop:
         """Return True once the loop has sent a request: only then has the server registered this process."""
         return self._channel is not None
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """End the wait on the server and close the connection."""
         with self._queue.lock:
             channel, self._channel = self._channel, None
@@ -106,7 +106,7 @@ class WaitLoop:
                 self._is_idle = False
                 self._work.put(False)
         if channel is not None:
-            channel.hang_up()
+            channel.disconnect()
 
     def _unregister_later(self, now: int) -> None:
         """Unregister this process as waiting."""
