@@ -11,15 +11,6 @@
 --#if WAS_READY|WAS_TAKEN|TO_READY|TO_TAKEN
 --#include lane_before
 --#end
---#if TO_DONE
---#if QUIET
---#else
-if task.key then
---#slow ask leave_key
---#fast
-end
---#end
---#end
 -- Leave.
 --#if WAS_TAKEN
 call('ZREM', M .. ':taken', task.id)
@@ -70,7 +61,7 @@ leave_lane(task.lane or 'nil', 1)
 --#if QUIET
 --#else
 if task.key then
---#slow asked
+--#slow
   leave_key(task.key, task.id, task.key_ttl)
 --#fast
 end

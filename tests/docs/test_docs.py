@@ -179,8 +179,8 @@ def test_field_table_lists_all_fields_of_meta_hash(server: LocalServer) -> None:
         fields = {documented if re.fullmatch(shape, field) else field for field in fields}
     # `loose` is counted from the first task that comes back to its place, and not after a truncate; `oldest` is noted
     # where more than a thousand tasks are looked at; `late` where a ttl has spared a taken task; `repace` and
-    # `recount` go soon.
-    assert cells("field of the meta hash") == fields | {"loose", "oldest", "late", "repace", "recount"}
+    # `recount` go soon; `damaged` after a refused script.
+    assert cells("field of the meta hash") == fields | {"loose", "oldest", "late", "repace", "recount", "damaged"}
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -557,7 +557,7 @@ def test_check_finds_no_problem_in_a_busy_tube(valkey: LocalServer, name: str) -
 
 
 @pytest.mark.parametrize("name", ["timed fifo", "polite utube", "everything"])
-def test_a_repair_that_is_refused_changes_nothing(
+def test_repair_can_be_repeated_after_it_was_refused(
     valkey: LocalServer, patients: Callable[..., Patient], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each command of each script is refused in turn."""
@@ -572,7 +572,7 @@ def test_a_repair_that_is_refused_changes_nothing(
     client.hdel(patient.key, "next", "delayed", "sessions")
     client.set(patient.key_of("marker"), "x")
     with monkeypatch.context() as patch:
-        refusals = Refusals(valkey, patch)
+        refusals = Refusals(valkey, patch, patient.queue, "patient")
         try:
             assert patient.queue.admin.repair("patient")
         finally:

@@ -1,4 +1,4 @@
-"""Refuse each command of each script in turn: the script must fail without any change, or succeed."""
+"""Refuse each command of each script in turn: the script succeeds, or a repair makes the tube consistent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from tubes.redis.scripts.gate import commands
+import tubes
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import ScriptCall, numbers
 from tubes.testing import LocalServer
@@ -21,15 +21,19 @@ _PASSWORD = "pw"
 class Refusals:
     """Run every script before its real call: once for each of its commands, as a user without the right to it.
 
-    The server must support DEBUG. `refused`: the number of refusals of each command by script; `harmless`: the number
-    of refusals without effect on the result.
+    The server must support DEBUG. `refused`: the number of refusals of each command; `harmless`: of those without
+    effect on the result; `repaired`: of those after which the tube was repaired. `harm`: problems after a repair.
     """
 
-    def __init__(self, server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, server: LocalServer, monkeypatch: pytest.MonkeyPatch, queue: tubes.Queue, tube: str) -> None:
         self.refused: Counter[str] = Counter()
         self.harmless: Counter[str] = Counter()
+        self.repaired: Counter[str] = Counter()
         self.harm: list[str] = []
         self._admin: Any = server.client()
+        self._queue = queue.session()
+        self._tube = tube
+        self._is_trying = False
         self._allow()
         pool: Any = redis.UnixDomainSocketConnection
         self._line: Any = pool(path=str(server.socket), username=_USER, password=_PASSWORD)
@@ -40,10 +44,16 @@ class Refusals:
 
         def call(line: ThreadChannel, call: ScriptCall) -> Any:
             with lock:
+                if self._is_trying:
+                    return original(line, call)
                 call.begin(line.slot)
                 # The call keeps its number, so it is executed once in the end.
                 call.resent = True
-                self._try(call)
+                self._is_trying = True
+                try:
+                    self._try(call)
+                finally:
+                    self._is_trying = False
                 return original(line, call)
 
         def exchange(line: ThreadChannel, key: str, head: bytes, tail: bytes, again: Any, *about: Any) -> Any:
@@ -54,6 +64,7 @@ class Refusals:
 
     def close(self) -> None:
         self._line.disconnect()
+        self._queue.close()
         self._admin.execute_command("ACL", "DELUSER", _USER)
         self._admin.close()
 
@@ -71,18 +82,22 @@ class Refusals:
         if done != digest_before:
             self._restore(before)
             assert self._digest() == digest_before
-        for name in sorted(commands(call.script.text.decode())):
+        for name in sorted(call.script.commands):
             self._allow(name)
             reply = self._ask(packed)
             after, refused = self._digest(), isinstance(reply, redis.ResponseError)
             (self.refused if refused else self.harmless)[name] += 1
-            harm = after != (digest_before if refused else done)
-            content = self._content() if harm else {}
-            if after != digest_before:
+            if refused and after != digest_before and self._tube in self._queue.tubes():
+                self.repaired[name] += 1
+                for _ in range(2):  # A session that a repair puts back is counted by the next one.
+                    self._queue.admin.repair(self._tube)
+                self.harm += [
+                    f"{call.script.sha[:6]!r} {name}: {found}" for found in self._queue.admin.check(self._tube)
+                ]
+            elif not refused and after != done:
+                self.harm.append(f"{call.script.sha[:6]!r} {name}: {difference(self._content(), {})}")
+            if self._digest() != digest_before:
                 self._restore(before)
-            if harm:
-                changes = difference(self._content(), content)
-                self.harm.append(f"{call.script.sha.decode()[:6]} {name}: {reply}, and before it: {changes}")
 
     def _ask(self, packed: bytes) -> Any:
         self._line.send_packed_command([packed])

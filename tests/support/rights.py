@@ -11,12 +11,11 @@ import redis
 
 from tests.support.scripts import DRIVERS, METHODS, methods_of
 from tubes.redis.scripts.assembly import script
-from tubes.redis.scripts.gate import commands
 from tubes.testing import LocalServer
 
 _PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "howto" / "permissions.md"
 #: The scripts of every session, and the scripts that open, create and find tubes.
-_SESSION: Final = ("open", "beat", "leave", "tick", "names", "there", "living", "ring", "mark")
+_SESSION: Final = ("open", "beat", "leave", "tick", "names", "there", "living", "ring", "mark", "damage")
 _PUTS: Final = ("put", "put_many", "put_keyed", "put_limited", "stage", "unput")
 _TAKES: Final = (
     *(
@@ -51,7 +50,7 @@ def of_scripts(*methods: str) -> frozenset[str]:
         for method in methods
         for driver, settings in DRIVERS.values()
         if method in methods_of(driver)
-        for command in commands(script(method, driver, settings).text.decode())
+        for command in script(method, driver, settings).commands
     )
 
 

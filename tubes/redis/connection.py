@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Collection, Coroutine, Mapping
@@ -218,6 +219,11 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         """Return the problems of a tube; `repairs`: repair them too."""
         self.check()
         return self.run(examine(self.store, check_tube_name(name), repairs=repairs))
+
+    def repair(self, name: str) -> Flow[None]:
+        """Repair a tube that is marked as damaged."""
+        found = yield from examine(self.store, name, repairs=True)
+        logging.getLogger("tubes").warning("tube %r was damaged by a refused script, and is repaired: %s", name, found)
 
     def _known_names(self) -> Flow[list[str]]:
         """Return the stored names of tubes, sorted; some tubes may be gone."""

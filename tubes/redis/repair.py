@@ -150,6 +150,7 @@ class _Examination:
         if self._repairs or not self._found:
             yield from self._counts()
         if self._repairs:
+            yield ScriptCall(script("damage"), self._store.key(self._name), ("",))
             for marker in ("marker", "room"):  # Waiters look again for tasks and room.
                 yield ScriptCall(script("mark"), self._store.key(self._name), (marker,), parts=(marker,))
 

@@ -12,7 +12,7 @@ local function held_one(id, meant)
   task.state, task.take, task.owner = 't', take, ARGV[1]
   if task.attempts < MOST_ATTEMPTS then task.attempts = task.attempts + 1 end
   if by_put then
---#slow asked
+--#slow
     if not is_meant(task, meant) then return nil end
 --#fast
   end

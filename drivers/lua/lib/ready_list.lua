@@ -69,7 +69,7 @@ local function pop_some(limit)
   if limit == 0 then return {} end
 --#end
   if loose == 0 then return call(POP, M .. ':ready', limit) or {} end
---#slow if loose ~= 0
+--#slow
   local ids, popped = {}, {}
   for n = 1, limit do
     local id = pop_loose(popped)

@@ -22,7 +22,7 @@ if other then
 end
 if soonest and now >= soonest then
 --#if TICK|TAKE|PACED
---#slow all
+--#slow
 --#include time
 --#fast
 --#else

@@ -6,19 +6,19 @@
 -- wait for room block on ':room' in the same way.
 --#if LIST
 if (META.loose or 0) + 0 >= 1000 then
---#slow if (META.loose or 0) + 0 >= 1000
+--#slow
   tidy()
 --#fast
 end
 --#end
 if waiting then
---#slow if waiting
+--#slow
   if (takeable() and not pauses()) or (soonest and soonest < (tonumber(META.soonest) or math.huge)) then call('ZADD', M .. ':marker', 0, 1) end
 --#fast
 end
 --#if ROOM
 if META.filling and META.filling + 0 > now then
---#slow if META.filling and META.filling + 0 > now
+--#slow
   if has_room() then call('ZADD', M .. ':room', 0, 1) end
 --#fast
 --#if LANE_ROOM

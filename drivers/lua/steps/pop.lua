@@ -10,7 +10,7 @@ if META.paused and META.paused + 0 > now then
 elseif loose == 0 then
   id = call(POP, M .. ':ready')
 else
---#slow if loose ~= 0
+--#slow
   id = pop_loose()
 --#fast
 end

@@ -1,7 +1,6 @@
 -- Take the task `id`, which pop.lua has popped. Leaves its facts, and its value as `stored`.
 --#flat
--- HMGET instead of HGET: head.lua has run it already, so the caller has the right to it.
-task.id, task.value, task.attempts, task.owner = id, call('HMGET', M .. ':tasks', id)[1], 0, ARGV[1]
+task.id, task.value, task.attempts, task.owner = id, call('HGET', M .. ':tasks', id), 0, ARGV[1]
 --#include read_task
 --#if TIMED
 local due = task.ttr and now + task.ttr

@@ -92,7 +92,7 @@ if #ids > 0 and not listening then
 --#moves take r
 end
 if #ids > 0 and not values then
---#slow if listening
+--#slow
   local stored = within()
   for n = 1, #ids do
     local task = read(ids[n], stored[n])

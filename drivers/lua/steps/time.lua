@@ -2,6 +2,7 @@
 -- most SOME per call, which takes about 10 ms. Meanwhile `now` is the due time of the current one, and `present` the
 -- time of the call.
 local left, present = SOME, now
+if call('HGET', M, 'damaged') then return redis.error_reply('DAMAGED a script was refused halfway') end
 --#if PACED
 -- The options for lanes were changed: update all lanes first.
 local cursor = call('HGET', M, 'repace')

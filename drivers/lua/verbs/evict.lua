@@ -16,7 +16,7 @@ for n = first, final, 4 do
   done[#done + 1] = same and '1' or '0'
 end
 --#if RELAY
---#slow all
+--#slow
 local refusal = put_there(done, final)
 if refusal then return redis.error_reply('THERE ' .. refusal) end
 --#fast

@@ -7,24 +7,24 @@
 --       again, 9 the version of the layout of its keys
 -- reply  {driver, options, the number of the session, the field that marks it as alive, the time, '1' if the user may
 --        not publish events, the version of the options ('': the tube was never altered), '1' if its lanes are or were
---        throttled}; only driver and options if the tube exists and should not, or differs
+--        throttled, the commands of scripts that the user may not run}; only driver and options if the tube exists and should not, or differs
 local call = redis.call
 local M = KEYS[1]
--- Check now all rights that later calls of the session may need.
+local lacks = {}
+-- Servers before Redis 7 cannot tell.
 local acl = redis.acl_check_cmd
 if acl then
-  local lacks, asked = {}, EVERYBODY
-  for name, words in pairs(asked) do
+  local missing, needed = {}, EVERYBODY
+  for name, words in pairs(COMMANDS) do
     local known, has = pcall(acl, name, unpack({ M, '', '' }, 1, words))
-    if not (known and has) then lacks[#lacks + 1] = name end
+    if not (known and has) then table.insert(needed[name] and missing or lacks, name) end
   end
-  table.sort(lacks)
-  if #lacks > 0 then return redis.error_reply('NOPERM the user has no permission to run ' .. table.concat(lacks, ', ')) end
+  table.sort(missing)
+  if #missing > 0 then return redis.error_reply('NOPERM the user has no permission to run ' .. table.concat(missing, ', ')) end
   if not acl('HSET', M .. ':tasks', '', '') then
     return redis.error_reply('NOPERM the user has no permission for the keys that begin with ' .. M .. ':')
   end
 end
---#gate
 local t = call('TIME')
 local now = tonumber(ARGV[3]) or t[1] * 1000000 + t[2]
 if call('HEXISTS', M, 'born') == 1 then
@@ -83,4 +83,4 @@ local left = call('PTTL', M)
 if left > 0 then call('PEXPIRE', M .. ':leases', left) end
 if ends < (tonumber(about[5]) or math.huge) then call('HSET', M, 'soonest', ends) end
 local unheard = acl and not acl('PUBLISH', M .. ':events', '')
-return { about[3], about[4], tonumber(string.match(token, '%d+')), token, now, unheard and '1' or '', string.match(about[6] or '', ' (%x+)$') or '', about[7] and '1' or '' }
+return { about[3], about[4], tonumber(string.match(token, '%d+')), token, now, unheard and '1' or '', string.match(about[6] or '', ' (%x+)$') or '', about[7] and '1' or '', table.concat(lacks, ' ') }

@@ -14,6 +14,7 @@ A call that is interrupted or cancelled took full effect or none. A take whose c
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +26,7 @@ from tubes.backend.port import PortBase, mark_finished
 from tubes.backend.waiters import TUBE_EMPTY, TaskEnd
 from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
-from tubes.errors import ConnectionLost, TaskNotFound, TaskNotTaken, TubeFull, TubeNotFound, TubesError
+from tubes.errors import ConnectionLost, ServerRefused, TaskNotFound, TaskNotTaken, TubeFull, TubeNotFound, TubesError
 from tubes.redis import task_codec, validation
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.replies import list_of, number_of
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R", bound="Port[Any]")
 T = TypeVar("T")
+_log = logging.getLogger("tubes")
 #: The arguments of a script, or a function that makes them for an edition (None: the arguments do not fit it).
 Words: TypeAlias = "tuple[Word, ...] | Callable[[Edition], tuple[Word, ...] | None]"
 #: A function that turns the reply into a result, the arguments of the script, and the lease of the call, if any.
@@ -121,6 +123,10 @@ class PortConnection(AnyConnection, Protocol):
 
     def forget(self, shared: SharedTube, /) -> None:
         """Drop the port of a tube that no longer exists."""
+        ...
+
+    def repair(self, name: str, /) -> Flow[None]:
+        """Repair a tube that is marked as damaged."""
         ...
 
     def forget_name(self, name: str, /) -> Flow[None]:
@@ -249,15 +255,37 @@ class Port(PortBase[F]):
         while True:
             if self.shared.queue.stale is not None:
                 yield from self.shared.cancel_stale_take()
+            if self.shared.is_damaged:
+                yield from self.mark_damaged()
             session = self.session_of(lease, (yield from self.open_session()))
             edition, now = session.edition, self.connection.store.now()
             args = words(edition) if callable(words) else words
             if args is None:
                 return ErrorReply("ALTERED since they were made")
-            call = ScriptCall(edition.script(name), self.shared.key, args, session, now, undo, slot, parts=parts)
+            try:
+                its_script = edition.script(name)
+            except ServerRefused:
+                self.lose(session)  # The next call asks for the rights again.
+                raise
+            call = ScriptCall(its_script, self.shared.key, args, session, now, undo, slot, parts=parts)
             reply: Reply = yield call
-            if type(reply) is not ErrorReply or self.is_final(call, name, reply):
+            if type(reply) is not ErrorReply:
                 return reply
+            if reply.code == "DAMAGED":
+                yield from self.connection.repair(self.shared.name)
+                continue
+            if validation.is_refused_halfway(reply):
+                yield from self.mark_damaged()
+            if self.is_final(call, name, reply):
+                return reply
+
+    def mark_damaged(self) -> Flow[None]:
+        """Mark the tube, so that the next call repairs it: the server has refused a command halfway in a script."""
+        self.session = None  # The next call asks for the rights again.
+        reply = yield ScriptCall(script("damage"), self.shared.key, ("1",))
+        self.shared.is_damaged = type(reply) is ErrorReply
+        if self.shared.is_damaged:
+            _log.error("tube %r may be damaged: run `tubes repair`, or give this program its rights", self.shared.name)
 
     def lane_full(self, reply: ErrorReply) -> TubeFull:
         """Return the error for a put into a full lane."""
@@ -318,7 +346,9 @@ class Port(PortBase[F]):
 
     def ask_alone(self, name: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
         """Call a script that uses no session and is safe to repeat; return its reply like `ask`."""
-        return (yield from self._reply_to(ScriptCall(script(name), self.shared.key, args, parts=parts)))
+        its_script = script(name)
+        self.shared.edition.check_rights(its_script)
+        return (yield from self._reply_to(ScriptCall(its_script, self.shared.key, args, parts=parts)))
 
     def look(self, *commands: bytes) -> Flow[list[Reply]]:
         """Return the replies to packed read-only commands, all run at one moment while the tube exists. For threads."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tubes.redis import task_codec
+from tubes.redis import task_codec, validation
 from tubes.redis.port import puts
 from tubes.redis.port.methods import TubePort
 from tubes.redis.port.puts import NEEDS_OTHER_SCRIPT
@@ -162,6 +162,10 @@ class LoopPort(TubePort[F]):
         if type(reply) is bytes:
             return puts.show_put(self, reply, new, raw)
         if type(reply) is ErrorReply:
+            if validation.is_refused_halfway(reply):
+                marked: Any = self.run(self.mark_damaged())
+                await marked
+                raise self.refusal(reply)
             if reply.code in ("ALTERED", "SESSIONGONE"):
                 self.lose(session)
             elif group.resent and reply.code != _FAILED:

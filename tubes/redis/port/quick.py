@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from tubes.backend.port import mark_finished
 from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
-from tubes.errors import TubesError
-from tubes.redis import task_codec
+from tubes.errors import ServerRefused, TubesError
+from tubes.redis import task_codec, validation
 from tubes.redis.port import puts, takes
 from tubes.redis.port.base import PortConnection, Request, has_end_effects, lane_word
 from tubes.redis.port.methods import TubePort
@@ -68,10 +68,17 @@ class _PackedRequests:
         self.next: Final = self._head("next", ack_words)
 
     def _head(self, name: str, count: int) -> bytes:
-        """Return the request up to the number of the call; `count`: the number of the script's own words."""
+        """Return the request up to the number of the call; b"": the user lacks a right.
+
+        `count`: the number of the script's own words.
+        """
         number, token, caller, edition = self.session
+        try:
+            sha = edition.script(name).sha
+        except ServerRefused:
+            return b""
         field = f"a{token}.{caller}.{self._slot}"
-        head = pack("EVALSHA", edition.script(name).sha, 1, self._port.shared.key, number, token, field)
+        head = pack("EVALSHA", sha, 1, self._port.shared.key, number, token, field)
         # The nine words: these seven, the number of the call and the time.
         return b"*%d" % (9 + count) + head[head.index(b"\r") :] + b"$16\r\n"
 
@@ -125,20 +132,29 @@ class ThreadPort(TubePort[F]):
             or self.closed_error is not None
             or self._manual
             or self._pid != _process
+            or session.edition.lacks
         ):
             return super().call(name, request, changes=changes)
         show, args, lease = request
         call = ScriptCall(session.edition.script(name), self.shared.key, args, self.session_of(lease, session))
         reply = self._channel.call(call)
-        if type(reply) is ErrorReply and not self.is_final(call, name, reply):
-            return super().call(name, request, changes=changes)
+        if type(reply) is ErrorReply:
+            self._mark_if_damaged(reply)
+            if reply.code == "DAMAGED" or not self.is_final(call, name, reply):
+                return super().call(name, request, changes=changes)
         return show(reply)
+
+    def _mark_if_damaged(self, reply: Reply) -> None:
+        """Mark the tube and raise an error if the server has refused a command halfway in a script."""
+        if type(reply) is ErrorReply and validation.is_refused_halfway(reply):
+            self.run(self.mark_damaged())
+            raise self.refusal(reply)
 
     def put(self, data: object, options: Options, *usual: Any) -> F | None:
         """Add a task; return None if the tube is full."""
         options = put_options(options, *usual)
         packed = self._packed_requests()
-        if packed is None or (options and not NEEDS_OTHER_SCRIPT.isdisjoint(options)):
+        if packed is None or not packed.put or (options and not NEEDS_OTHER_SCRIPT.isdisjoint(options)):
             return super().put(data, options)
         new, end = packed.edition.plain, packed.plain_end
         raw, options = self.prepare(data, options)
@@ -154,12 +170,13 @@ class ThreadPort(TubePort[F]):
             return puts.show_put(self, reply, new, raw)
         if reply is None:
             return None
+        self._mark_if_damaged(reply)
         return self.connection.run(puts.put_encoded(self, raw, options, waits=False))
 
     def take(self) -> F | None:
         """Take the first available task; return None if no task is available."""
         packed = self._packed_requests()
-        if packed is None:
+        if packed is None or not packed.take:
             return super().take()
         head, tail = packed.take, b"\r\n$0\r\n\r\n"
         reply: Reply = None
@@ -171,6 +188,7 @@ class ThreadPort(TubePort[F]):
                 return self.show(task_codec.parse(reply))
             if type(reply) is int:
                 return None
+            self._mark_if_damaged(reply)
         except TubesError:  # An unreadable task stays taken: after a release it would be the first task again.
             raise
         except BaseException:  # After an interrupt the caller does not get the task.
@@ -182,7 +200,7 @@ class ThreadPort(TubePort[F]):
     def ack(self, task: object) -> F:
         """Acknowledge a held task."""
         packed = self._packed_requests()
-        if packed is None or not isinstance(task, TaskView):
+        if packed is None or not packed.ack or not isinstance(task, TaskView):
             return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
         if task._tube is not self.tube or task._state is not _TAKEN or has_end_effects(task):  # pyright: ignore[reportUnknownArgumentType]
             return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
@@ -194,6 +212,7 @@ class ThreadPort(TubePort[F]):
         elif type(reply) is bytes:
             done = self.show(task_codec.parse(reply), task._record.data)
         else:
+            self._mark_if_damaged(reply)
             return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
         mark_finished(task)  # pyright: ignore[reportUnknownArgumentType]
         return done
@@ -201,12 +220,13 @@ class ThreadPort(TubePort[F]):
     def next(self, task: F) -> F | None:
         """Acknowledge a held task and take the next one; return None if no task is available."""
         packed = self._packed_requests()
-        if packed is None or task._take < 0 or has_end_effects(task):
+        if packed is None or not packed.next or task._take < 0 or has_end_effects(task):
             return super().next(task)
         words, tail = self._ack_words(task)
         reply = self._channel.exchange(self.shared.key, packed.next, tail, BYTES, packed.repeat_call, "next", words)
         if type(reply) is bytes:
             return takes.show_next(self, task, reply)
+        self._mark_if_damaged(reply)
         return super().next(task)
 
     def _ack_words(self, task: TaskView) -> tuple[tuple[Word, ...], bytes]:

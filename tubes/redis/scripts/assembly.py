@@ -5,7 +5,7 @@ scripts faster. (1) `lines.py` reads the file of the method, without comments. (
 directives: includes, conditions on knobs, and moves of tasks. (3) `library.py` adds the definitions of
 `drivers/lua/lib` that the lines name, each once. (4) `head.lua` goes first; for a check of `repair`, `check.lua`. (5)
 `META.field` is a field of the meta hash: the script reads all fields that it names with one HMGET. (6) Words in
-capitals become constants of the driver and the tube. (7) `gate.py` adds the checks of the caller's rights.
+capitals become constants of the driver and the tube.
 
 The scripts in `PLAIN` do not depend on a driver: they skip steps 3 to 5. The text of a script is cached with its SHA-1,
 which EVALSHA sends. `with_source` finds the file and the line for an error of a server.
@@ -22,12 +22,11 @@ from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND, integer
 from tubes.drivers.timers import NEVER
 from tubes.redis.scripts.expansion import expand
-from tubes.redis.scripts.gate import WORDS, add_checks
 from tubes.redis.scripts.library import add_definitions
 from tubes.redis.scripts.lines import GENERATED, Line, read, replace_words
 from tubes.redis.scripts.parts import PARTS
 from tubes.redis.scripts.replies import ErrorReply, answers_of
-from tubes.redis.scripts.rights import EVERYBODY
+from tubes.redis.scripts.rights import as_lua, commands_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 PLAIN: Final = frozenset(
     {"open", "beat", "session", "mark", "ring", "names", "there", "living", "stage", "extent", "heads", "ids"}
     | {"write_stage", "write_keep", "write_seal", "write_done", "write_others", "write_clean", "stream_skip"}
-    | {"check_meta", "overview", "stream_slots", "rate"}
+    | {"check_meta", "overview", "stream_slots", "rate", "damage"}
 )
 #: Fields of the meta hash whose names are arguments of the call.
 _ARGUMENTS: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}
@@ -68,13 +67,12 @@ _CONSTANTS: Final = {
     "LONGEST": str(LONGEST),
     "WATCHED": f"(ARGV[5] == '' and now + {WATCHED} or 1e18)",
     "PARTS": f"'{' '.join(PARTS)}'",
-    "EVERYBODY": f"{{ {', '.join(f'{name} = {WORDS[name]}' for name in EVERYBODY)} }}",
+    **as_lua(),
 }
 #: Scripts that can read throttled lanes, in every tube with lanes.
 _READS_THROTTLED: Final = re.compile("pace|lanes|restart_rests|check_.*")
 #: Scripts that put.
 _PUTS: Final = frozenset({"put", "put_many", "put_keyed", "put_limited", "again"})
-_GATE: Final = Line("--#gate", "--#gate")
 #: Functions that assemble each script again, by SHA-1.
 _ASSEMBLERS: Final[dict[bytes, Callable[[], list[Line]]]] = {}
 
@@ -86,6 +84,8 @@ class Script(NamedTuple):
     sha: bytes
     #: The possible types of its reply.
     answers: frozenset[type]
+    #: The commands that it may run.
+    commands: frozenset[str] = frozenset()
 
 
 class TubeSettings(NamedTuple):
@@ -156,28 +156,30 @@ def trial(rank_lua: str) -> Script:
 
 def _make_script(text: str, verb: str) -> Script:
     raw = text.encode()
-    return Script(raw, sha1(raw, usedforsecurity=False).hexdigest().encode(), answers_of(verb))
+    return Script(raw, sha1(raw, usedforsecurity=False).hexdigest().encode(), answers_of(verb), commands_in(text))
 
 
 def assembled(verb: str, driver: Driver | None = None, settings: TubeSettings = _DEFAULTS) -> list[Line]:
     """Return the lines of a script."""
     body = read(f"verbs/{verb}")
     if driver is None or verb in PLAIN:
-        lines = expand(body, frozenset())
-        return add_checks(
-            replace_words(lines if any(line.text == "--#gate" for line in lines) else [_GATE, *lines], _CONSTANTS)
-        )
+        return _code(replace_words(expand(body, frozenset()), _CONSTANTS))
     # A file that several scripts include may test the name of the script.
     knobs = knobs_of(driver, settings) | {verb.upper()}
     if "PACED" in knobs or _READS_THROTTLED.fullmatch(verb):
         knobs |= {"PACES"}
     head = expand(read("steps/check" if verb.startswith("check_") else "steps/head"), knobs)
-    lines = _with_meta([*head, *add_definitions([_GATE, *expand(body, knobs)], knobs)])
-    return add_checks(
+    lines = _with_meta([*head, *add_definitions(expand(body, knobs), knobs)])
+    return _code(
         replace_words(
             lines, _CONSTANTS | _constants_of(driver, settings) | {"PUTS": "true" if verb in _PUTS else "false"}
         )
     )
+
+
+def _code(lines: list[Line]) -> list[Line]:
+    """Return the lines without the directives for `library.py`."""
+    return [line for line in lines if not line.text.lstrip().startswith("--#")]
 
 
 def knobs_of(driver: Driver, settings: TubeSettings = _DEFAULTS) -> frozenset[str]:

@@ -8,7 +8,7 @@
     --#done reply     the end of a script that changed something: store the counters and the reply
     --#flat           from here to the end of the file the fields of `task` are local variables: task_id and so on
 
-The other directives stay in the lines: `library.py` and `gate.py` read them.
+The other directives stay in the lines for `library.py`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Final, NamedTuple
 
 LUA: Final = files("tubes.drivers") / "lua"
-#: The source of generated lines. They place definitions or check rights; no rights are needed for them.
+#: The source of generated lines, which place definitions.
 GENERATED: Final = ""
 
 

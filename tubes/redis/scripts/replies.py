@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Final, TypeAlias, cast, final
 
+#: How servers say in a script that the user may not run a command.
+_REFUSALS: Final = ("ERR ACL failure", "ERR The user executing the script can't")
+
 
 @final
 class ErrorReply(Exception):
@@ -19,8 +22,9 @@ class ErrorReply(Exception):
 
     @property
     def code(self) -> str:
-        """The first word of the error, which names its kind."""
-        return str(self).partition(" ")[0]
+        """The first word of the error, which names its kind; NOPERM for a command that was refused in a script."""
+        text = str(self)
+        return "NOPERM" if text.startswith(_REFUSALS) else text.partition(" ")[0]
 
 
 #: A reply of a server. Compare its type with `type(reply) is`.
@@ -66,7 +70,8 @@ MARKER: Final = _kinds(NoneType, list)
 
 #: Scripts by the types of their replies.
 _VERBS: Final[Mapping[frozenset[type], str]] = {
-    NOTHING: "alter disarm leave mark pace release_all resume stage stream_skip stream_slots truncate unput untake",
+    NOTHING: "alter damage disarm leave mark pace release_all resume stage stream_skip stream_slots truncate unput "
+    "untake",
     NUMBER: "listen rate restart_rests ring tick trim_done write_clean write_done write_keep",
     BYTES: "ack_many ack_with act_some bury cancel checkpoint decline delete delete_many evict first forget_key "
     "kick_task next pause peek relay release release_many renew_many set_ttr stream_ack stream_open take_task touch "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tubes.drivers.options import compute_delay
+from tubes.errors import ServerRefused
 from tubes.redis import task_codec
 from tubes.redis.scripts.assembly import TubeSettings, script
 
@@ -48,11 +49,16 @@ class Edition:
         name: str = "",
         *,
         is_paced: bool = False,
+        lacks: frozenset[str] = frozenset(),
+        url: str = "",
     ) -> None:
         #: '' until the tube is altered.
         self.name: Final = name
         #: True if the options or the limits of a lane throttle lanes now, or did so before.
         self.is_paced: Final = is_paced
+        #: The commands of scripts that this user may not run.
+        self.lacks: Final = lacks
+        self._url: Final = url
         self.options: Final = options
         #: The capacity as an argument of scripts; '' without a limit.
         self.room: Final[int | str] = options.get("capacity") or ""
@@ -66,8 +72,16 @@ class Edition:
         self._settings: Final = TubeSettings.of(options, is_altered=bool(name), is_paced=is_paced)
 
     def script(self, name: str) -> Script:
-        """Return the script `name`, assembled for these options."""
-        return script(name, self._driver, self._settings)
+        """Return the script `name`, assembled for these options. Raises `ServerRefused` if a right is missing."""
+        found = script(name, self._driver, self._settings)
+        if self.lacks:
+            self.check_rights(found)
+        return found
+
+    def check_rights(self, script: Script) -> None:
+        """Raise `ServerRefused` if the user may not run all commands of a script."""
+        if missing := ", ".join(sorted(self.lacks & script.commands)):
+            raise ServerRefused(url=self._url, why=f"NOPERM the user has no permission to run {missing}")
 
     def write(self, options: Mapping[str, Any]) -> task_codec.NewTask:
         """Return a new task with these options, checked by `Driver`, to be put now."""

@@ -43,6 +43,8 @@ class OpenedTube(NamedTuple):
     edition: str
     #: True if the lanes are throttled or were so before.
     is_paced: bool
+    #: The commands of scripts that the user may not run.
+    lacks: frozenset[str]
     #: The number of the request among all in this process: a reply to a later request is not older.
     request: int
 
@@ -113,10 +115,11 @@ class RedisSession:
             its_driver, its_options, *about = list_of(reply)
             if not about:
                 return its_driver, its_options
-            number, token, now, is_muted, edition, is_paced = about
+            number, token, now, is_muted, edition, is_paced, lacks = about
             known, edition_name = validation.token(name, bytes_of(token)), validation.edition(name, edition)
             fields = number_of(number), known, number_of(now), bool(is_muted), edition_name, bool(is_paced)
-            return OpenedTube(its_driver, its_options, *fields, request)
+            missing = frozenset(bytes_of(lacks).decode().split())
+            return OpenedTube(its_driver, its_options, *fields, missing, request)
 
     def _update_shared(self, what: str, tube: str = "", uuid: str | None = None) -> Flow[tuple[int, list[str]] | None]:
         """Change the stored record of a shared session; return the number of its callers, and its tubes."""

@@ -409,7 +409,8 @@ class RedisStore:
                 # Another thread may have received the reply to a later request, which has later options.
                 if opened.request > shared.edition_request:
                     shared.edition_request = opened.request
-                    if (shared.edition.name, shared.edition.is_paced) != (opened.edition, opened.is_paced):
+                    known = shared.edition
+                    if (known.name, known.is_paced, known.lacks) != (opened.edition, opened.is_paced, opened.lacks):
                         shared.edition = self.make_edition(name, opened)
             else:
                 driver, edition = self.driver_of(name, opened.driver), self.make_edition(name, opened)
@@ -421,7 +422,15 @@ class RedisStore:
         """Return the options in the server's reply to `open`."""
         driver = self.driver_of(name, opened.driver)
         options = validation.options(name, opened.options, driver)
-        return Edition(driver, options, self.server_micros, opened.edition, is_paced=opened.is_paced)
+        return Edition(
+            driver,
+            options,
+            self.server_micros,
+            opened.edition,
+            is_paced=opened.is_paced,
+            lacks=opened.lacks,
+            url=self.url,
+        )
 
     def count_waiting(self, name: str, processes: object) -> int:
         """Return the number of waiting callers on a tube; `processes`: other processes, as waiting.lua lists them."""

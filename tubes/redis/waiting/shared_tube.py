@@ -45,6 +45,8 @@ class SharedTube:
         self.driver: Final = driver
         #: The newest options known to this process; calls use the options of their session.
         self.edition = edition
+        #: True if a script was refused halfway, and the tube could not be marked as damaged.
+        self.is_damaged = False
         #: The number of the request that has returned it.
         self.edition_request = 0
         #: Distinguishes this tube from others that have had its name.
