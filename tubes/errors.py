@@ -21,7 +21,7 @@ _SYNONYMS: Final = {
     "lane": "utube", "priority": "pri", "retries": "max_attempts", "max_retries": "max_attempts",
     "valkey": "redis", "valkeys": "rediss",
 }  # fmt: skip
-#: The facts of an error, by name: the arguments of its class.
+#: Named values of any type, such as the facts of an error, the members of a JSON object, or options.
 Facts: TypeAlias = dict[str, Any]
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, InternalContext
 from tubes.drivers.timers import NEVER
-from tubes.errors import InvalidOption, TubeFull, TubesError
+from tubes.errors import Facts, InvalidOption, TubeFull, TubesError
 from tubes.values.batch import Item
 from tubes.values.task import CHECKPOINT_NAMES, TaskView, reserved_names
 
@@ -61,7 +61,7 @@ def item_of_done(task: TaskView) -> Item:
 
 
 def _options_of(task: TaskView, now: int) -> Any:
-    options: dict[str, Any] = {}
+    options: Facts = {}
     ttl, ttr, due, dead = task._times
     delay = 0
     if task._state is State.DELAYED and due is not None:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from tubes.drivers.moves import State, check_state
 from tubes.drivers.options import flag, integer, one_of, priority, text
-from tubes.errors import CallFailed, InvalidOption, QueueForked, TubeFull, TubesError
+from tubes.errors import CallFailed, Facts, InvalidOption, QueueForked, TubeFull, TubesError
 from tubes.values.batch import Batch, Reference, gather
 from tubes.values.codecs import encode
 from tubes.values.lane import lane_of
@@ -85,7 +85,7 @@ class PortBase(Generic[F]):
         """Return the error for a put of `tasks` tasks that have no room."""
         return TubeFull(tube=self.tube.name, tasks=tasks, capacity=self.tube.options.get("capacity"))
 
-    def prepare_update(self, changes: Options) -> dict[str, Any]:
+    def prepare_update(self, changes: Options) -> Facts:
         """Check the changes of an update and encode its data."""
         checked = self._driver.check_update(changes)
         if self.codec is not None and "data" in checked:

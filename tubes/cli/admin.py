@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import typer
 
@@ -23,6 +23,7 @@ from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import options_json, pause_end_json, print_json
 from tubes.cli.streams import from_json
 from tubes.drivers.registry import known_drivers
+from tubes.errors import Facts
 
 
 def create(
@@ -72,7 +73,7 @@ def alter(
             print_json({"tube": name, "options": options_json(tube.options)})
 
 
-def tube_options(words: list[str]) -> dict[str, Any]:
+def tube_options(words: list[str]) -> Facts:
     """Parse options of a tube, such as `ttr=60` and `backoff=1,5`."""
     options = {name: _value(word) for name, word in pairs(words, "--option").items()}
     if options.get("backoff") is not None:
@@ -95,7 +96,7 @@ def _backoff(value: object) -> object:
         if isinstance(value, str):
             return [float(word) for word in value.split(",")]
         if isinstance(value, dict):
-            return tubes.Backoff(**cast("dict[str, Any]", value))
+            return tubes.Backoff(**cast("Facts", value))
     except tubes.InvalidOption:
         raise
     except (TypeError, ValueError):

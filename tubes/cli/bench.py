@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import uuid4
 
 import typer
@@ -19,6 +19,7 @@ from tubes.cli.columns import Column, Grid
 from tubes.cli.common import PATIENCE, Url, complete_drivers, place_of
 from tubes.cli.exits import say
 from tubes.cli.show import console, print_json, text
+from tubes.errors import Facts
 
 #: Signals that by default would end the process without dropping its tube.
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -97,7 +98,7 @@ class _Stopwatch:
 
 def _measure(tube: tubes.Tube, count: int, data: str) -> Iterator[tuple[str, list[float], int]]:
     """Yield results: the method, the seconds of each call, and the number of tasks per call."""
-    options: dict[str, Any] = {}
+    options: Facts = {}
     puts, takes, acks = _Stopwatch(), _Stopwatch(), _Stopwatch()
     for number in range(count):
         options = {tube.driver.lane: str(number)} if tube.driver.lane else {}

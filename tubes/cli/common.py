@@ -19,7 +19,7 @@ from tubes.backend.url import read, redact_url, url_of_environment
 from tubes.cli.exits import Exit, Stop, code_of, describe_error, say
 from tubes.cli.streams import is_interactive
 from tubes.drivers.registry import known_drivers
-from tubes.errors import did_you_mean
+from tubes.errors import Facts, did_you_mean
 from tubes.memory.store import list_store_names
 
 #: Seconds after which a terminal shows that the server does not reply.
@@ -170,7 +170,7 @@ _CARE: dict[str, object] = {
 class Wanted(NamedTuple):
     """The options of the command line that select tasks: arguments of `Tube.select`, without defaults."""
 
-    filters: dict[str, Any]
+    filters: Facts
     dry_run: bool = False
     yes: bool = False
 
@@ -318,7 +318,7 @@ def require_confirmation(what: str, *, yes: bool) -> None:
         raise Stop("nothing was done", Exit.NOTHING)
 
 
-def drop_none(**options: object) -> dict[str, Any]:
+def drop_none(**options: object) -> Facts:
     """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from tubes.cli.common import AsJson, LaneName, Name, Url, drop_none, open_queue
 from tubes.cli.exits import Exit, Stop
 from tubes.cli.look import lanes_table
 from tubes.cli.show import console, print_json
+from tubes.errors import Facts
 
 lane = typer.Typer(
     name="lane",
@@ -102,7 +103,7 @@ def configure(
     if not words:
         known = "--interval, --max-in-flight, --interval-from, --capacity, --rate and --burst"
         raise Stop(f"give at least one of {known}", Exit.USAGE)
-    limits: dict[str, Any] = {limit: None if value == _DEFAULT else value for limit, value in words.items()}
+    limits: Facts = {limit: None if value == _DEFAULT else value for limit, value in words.items()}
     with open_queue(url) as queue:
         one = queue.tube(name).lane(lane_name)
         one.configure(**limits)

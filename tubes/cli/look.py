@@ -9,7 +9,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from rich.table import Table
@@ -34,7 +34,7 @@ from tubes.cli.show import (
     text,
     words_of,
 )
-from tubes.errors import did_you_mean
+from tubes.errors import Facts, did_you_mean
 from tubes.metrics.spans import Spans
 from tubes.values.worker_info import HeldTask
 
@@ -252,7 +252,7 @@ def peek(
         tube = queue.tube(name)
         if ids:
             wanted.refuse_ids()
-        filters: dict[str, Any] = {"limit": 10} | wanted.filters
+        filters: Facts = {"limit": 10} | wanted.filters
         found = [tube.peek(id) for id in ids] if ids else [*tube.select(**filters)]
         _show(found, as_json_=as_json_)
         if not found:
@@ -306,7 +306,7 @@ def buried(
     """
     with open_queue(url, codec, read_only=True) as queue:
         tube = queue.tube(name)
-        filters: dict[str, Any] = {"limit": 100} | wanted.filters
+        filters: Facts = {"limit": 100} | wanted.filters
         found = [*tube.select("buried", **filters)]
         _show(found, as_json_=as_json_, reasons=True)
         if not as_json_ and found:
@@ -315,7 +315,7 @@ def buried(
             raise wanted.nothing(tube)
 
 
-def _count_reasons(tube: library.Tube, found: list[library.Task], filters: dict[str, Any]) -> None:
+def _count_reasons(tube: library.Tube, found: list[library.Task], filters: Facts) -> None:
     """Print the number of tasks for each reason: of all buried tasks, or of the listed ones if there are filters."""
     others = {name: value for name, value in filters.items() if name not in ("limit", "newest_first")}
     if others:
@@ -418,7 +418,7 @@ def workers(url: Url = None, as_json_: AsJson = False) -> None:
         raise Stop("no worker runs", Exit.NOTHING)
 
 
-def _checkpoint(queue: library.Queue, held: HeldTask) -> dict[str, Any]:
+def _checkpoint(queue: library.Queue, held: HeldTask) -> Facts:
     """Return the progress and the note of a task that a worker holds."""
     try:
         task = queue.tube(held.tube).peek(held.id)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, islice
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -42,6 +42,7 @@ from tubes.cli.show import console, data_of, print_json, print_line, span, task_
 from tubes.cli.streams import TooDeep, encodable, from_json, printable, stdin, text_of
 from tubes.drivers.moves import check_state
 from tubes.drivers.options import SECOND, micros
+from tubes.errors import Facts
 from tubes.sync import Selection
 
 #: Lines of stdin per call of `put_many`.
@@ -313,14 +314,14 @@ def _change(
 ) -> None:
     """Change the selected tasks and print their number."""
     is_of_buried = act in _OF_BURIED or "reason" in wanted.filters
-    filters: dict[str, Any] = {"state": "buried"} | wanted.filters if is_of_buried else wanted.filters
+    filters: Facts = {"state": "buried"} | wanted.filters if is_of_buried else wanted.filters
     found, states, past = tube.select(**filters), CHANGED_STATES[act], _PAST[act]
     if state := filters.get("state"):
         states = (check_state(state, states),)
     else:
         states = tuple(state for state in states if state is not tubes.State.DONE)
     if wanted.dry_run:
-        others: dict[str, Any] = {name: value for name, value in filters.items() if name != "state"}
+        others: Facts = {name: value for name, value in filters.items() if name != "state"}
         parts = [tube.select(state, **others) for state in states]
         changed = min(sum(part.count() for part in parts), filters.get("limit", math.inf))
         first = list(islice(chain.from_iterable(parts), min(_PREVIEW_SIZE, changed)))

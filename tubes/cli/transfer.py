@@ -24,7 +24,7 @@ from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import context_of, data_of, result_of
 from tubes.cli.streams import from_json, stdin, text_of, to_json
 from tubes.drivers.options import InternalContext, context
-from tubes.errors import TaskNotFound, TubesError
+from tubes.errors import Facts, TaskNotFound, TubesError
 from tubes.values.task import CHECKPOINT_NAMES, checkpoint_changes, reserved_names
 
 #: Tasks per call.
@@ -292,7 +292,7 @@ def _record(number: int, line: bytes, progress: _ImportProgress) -> Mapping[str,
         raise _line_error(number, f"is not JSON: {error}", progress) from error
     if not isinstance(record, dict) or not ("data" in record or "data_base64" in record):
         raise _line_error(number, "must be an object with data", progress)
-    found = cast("dict[str, Any]", record)
+    found = cast("Facts", record)
     # Check the reason here: tasks are put before they are buried with it.
     if not isinstance(found.get("reason") or "", str):
         raise _line_error(number, f"reason must be a string, not {found['reason']!r}", progress)

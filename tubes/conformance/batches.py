@@ -20,6 +20,7 @@ from tubes import (
     TubesError,
 )
 from tubes.conformance.bench import Bench, eventually, lacks, needs
+from tubes.errors import Facts
 
 #: More tasks than one request to a server carries, and more than one command has arguments.
 MANY = 2_500
@@ -100,7 +101,7 @@ class Batches(Bench):
         assert self.result_of(call).id == tasks[1].id
 
     def test_bad_item_is_named_by_position_and_nothing_is_put(self) -> None:
-        wrong: list[dict[str, Any]] = [{"colour": 1}, {"timeout": 1}]
+        wrong: list[Facts] = [{"colour": 1}, {"timeout": 1}]
         for options in wrong:
             error = OptionNotSupported if "colour" in options else InvalidOption
             with self.refuses_item(2, error):

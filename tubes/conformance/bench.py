@@ -13,6 +13,7 @@ from tubes import Driver, DriverNotFound, InvalidOption, TaskNotFound, TubesErro
 from tubes.conformance.faces import AioFace, Face, SyncFace
 from tubes.drivers.options import micros
 from tubes.drivers.registry import Registry
+from tubes.errors import Facts
 from tubes.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ class Bench:
         """Put `count` tasks and return them in the order in which they will be taken."""
         return self.sort_as_taken([self.put() for _ in range(count)])
 
-    def lane(self, name: object) -> dict[str, Any]:
+    def lane(self, name: object) -> Facts:
         """Return the option that names this lane; empty if the driver has no lanes."""
         return {} if self.knobs.lane is None else {self.knobs.lane: name}
 

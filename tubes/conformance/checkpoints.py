@@ -9,6 +9,7 @@ import pytest
 
 from tubes import CodecError, InvalidOption, TaskNotTaken
 from tubes.conformance.bench import Bench, eventually, lacks, needs
+from tubes.errors import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,11 +135,11 @@ class Checkpoints(Bench):
         ],
         ids=lambda bad: f"{str(bad)[:24]}",
     )
-    def test_bad_values_are_refused(self, bad: dict[str, Any]) -> None:
+    def test_bad_values_are_refused(self, bad: Facts) -> None:
         task = self.put_and_take()
         (option,) = bad
         with self.expect_error(InvalidOption, match=f"^{option}="):
-            arguments: dict[str, Any] = {"saved": 1, "note": "n", **bad}
+            arguments: Facts = {"saved": 1, "note": "n", **bad}
             task.checkpoint(**arguments)
 
     @pytest.mark.parametrize("bad", [{1, 2}, b"x", math.nan, object(), [math.inf], {(1,): 1}])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
 from tubes import Backoff, InvalidOption, OptionNotSupported, TaskNotFound, TaskNotTaken
 from tubes.conformance.bench import Bench, lacks, needs
+from tubes.errors import Facts
 
 
 class Failures(Bench):
@@ -365,7 +365,7 @@ class Failures(Bench):
     def test_backoff_with_bad_values_is_refused(self) -> None:
         bad: list[object] = [5, "1", [], [-1], [None], [1] * 1001, {"first": None}]
         assert self.refuses(lambda value: self.create("other", backoff=value), *bad)
-        wrongs: list[dict[str, Any]] = [
+        wrongs: list[Facts] = [
             {"factor": 0.5},
             {"jitter": 2},
             {"cap": -1},

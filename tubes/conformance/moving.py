@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tubes import DuplicateKey, InvalidOption, OptionNotSupported, Task, TaskNotFound, TubeFull
 from tubes.conformance.bench import Bench, eventually, lacks, needs
+from tubes.errors import Facts
 
 
 def kept_attributes(task: Task) -> tuple[object, ...]:
@@ -151,7 +150,7 @@ class Moving(Bench):
         assert sorted(self.tube.select()._evict(ready)) == [False, True]
 
     @pytest.mark.parametrize("options", [{"state": "x"}, {"limit": -1}])
-    def test_move_to_refuses_bad_states_and_limits(self, options: dict[str, Any]) -> None:
+    def test_move_to_refuses_bad_states_and_limits(self, options: Facts) -> None:
         with self.expect_error(InvalidOption):
             self.tube.select(**options).move_to(self.create("other"))
 

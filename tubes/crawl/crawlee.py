@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import tubes
 from tubes.crawl.hosts import host_of
-from tubes.errors import needs
+from tubes.errors import Facts, needs
 from tubes.worker.outcomes import reason_of
 
 with needs("tubes.crawl.crawlee", "crawlee"):
@@ -80,7 +80,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
                 _log.error("Request to %s is dropped: %s", request.url, task)
 
     async def _put(self, requests: list[Request], forefront: bool) -> list[tubes.AsyncTask | tubes.TubesError]:
-        first: dict[str, Any] = {"pri": 0} if forefront else {}
+        first: Facts = {"pri": 0} if forefront else {}
         items = [_item(request) for request in requests]
         return await self._retry(lambda: self._tube.put_many(items, errors="return", **first))
 
@@ -124,7 +124,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
 
     async def reclaim_request(self, request: Request, *, forefront: bool = False) -> ProcessedRequest | None:
         """Release the task of a request, and store the changed request. Return None if it is not held."""
-        changes: dict[str, Any] = {"pri": 0} if forefront else {}
+        changes: Facts = {"pri": 0} if forefront else {}
         try:
             changes["data"] = _data(request)
         except ValueError as error:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import tubes
 from tubes.crawl.hosts import host_of
-from tubes.errors import excerpt, needs
+from tubes.errors import Facts, excerpt, needs
 from tubes.worker.outcomes import reason_of
 
 with needs("tubes.crawl.scrapy", "scrapy"):
@@ -77,7 +77,7 @@ class Scheduler(BaseScheduler):
         self._tube_name: str = settings.get("TUBES_TUBE", "scrapy.{spider}")
         self._interval = settings.getfloat("TUBES_INTERVAL", 1.0)
         self._interval_from: str = settings.get("TUBES_INTERVAL_FROM", "response")
-        self._options: dict[str, Any] = {
+        self._options: Facts = {
             "interval": self._interval,
             "interval_from": "take" if self._interval_from == "start" else "ack",
             "jitter": settings.getfloat("TUBES_JITTER", 0.0),

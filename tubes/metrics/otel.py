@@ -23,7 +23,7 @@ from typing_extensions import Unpack
 from tubes import aio, sync
 from tubes.aio import AsyncTask
 from tubes.drivers.options import NO_WAIT, Seconds
-from tubes.errors import needs
+from tubes.errors import Facts, needs
 from tubes.metrics import conventions
 from tubes.sync import Task
 from tubes.values.batch import Item
@@ -103,7 +103,7 @@ class Tracing:
 
         return self._trace("put_many", tube, put, _count)
 
-    def _add_context(self, options: Mapping[str, object]) -> dict[str, Any]:
+    def _add_context(self, options: Mapping[str, object]) -> Facts:
         """Add the current span to the context in the options. Names that the caller set are kept."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier)  # pyright: ignore[reportArgumentType]

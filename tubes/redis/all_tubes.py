@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tubes.drivers.options import SECOND
 from tubes.drivers.tube_options import as_arguments
-from tubes.errors import DriverNotFound, Unreadable
+from tubes.errors import DriverNotFound, Facts, Unreadable
 from tubes.redis import validation
 from tubes.redis.port.look import statistics_of
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
@@ -54,7 +54,7 @@ def _seen(store: RedisStore, name: str, now: int, row: list[Reply], *, ages: boo
         raise Unreadable(what=f"tube {name!r}", why=bytes_of(row[0]).decode(errors="replace"))
     driver, options, counted, *numbers, due = row
     kind = validation.driver_name(name, driver)
-    arguments: dict[str, Any] | None = None
+    arguments: Facts | None = None
     with suppress(Unreadable):  # An overview of counts does not need the options.
         arguments = as_arguments(validation.stored_options(name, options))
     with validation.reading(f"tube {name!r}"):

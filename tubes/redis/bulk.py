@@ -56,7 +56,7 @@ class BulkTube:
     """A tube on a server, at the level of its scripts and keys. Blocking. `port`: the port of a `sync.Tube`."""
 
     def __init__(self, port: AnyPort) -> None:
-        self._port: Final = cast("TubePort[Any]", port)
+        self._port: Final = cast("TubePort", port)
         self._shared: Final = self._port.shared
         self.name: Final = self._shared.name
         #: The prefix of all keys of the tube.

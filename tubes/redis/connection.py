@@ -287,7 +287,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         yield from self.session.note(port, opened.session(self.session.caller, edition))
         return port
 
-    def enter(self, port: Port[Any]) -> Flow[None]:
+    def enter(self, port: Port) -> Flow[None]:
         """Open the tube of a port again after the session has changed or its lease has expired."""
         shared = port.shared
         session, uuid, caller = self.session, self.session.uuid, self.session.caller

@@ -20,7 +20,7 @@ from tubes.drivers.driver import Driver, is_name, is_tube_name
 from tubes.drivers.options import MAX_SECONDS, SECOND, integer, micros
 from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import OF_TUBES
-from tubes.errors import DriverNotFound, InvalidOption, TubesError, Unreadable
+from tubes.errors import DriverNotFound, Facts, InvalidOption, TubesError, Unreadable
 from tubes.redis.scripts.assembly import with_source
 from tubes.redis.scripts.replies import bytes_of
 from tubes.redis.transport.wire import ErrorReply, error_of
@@ -71,7 +71,7 @@ def is_refused_halfway(reply: ErrorReply) -> bool:
     return reply.code == "NOPERM" and _IN_SCRIPT.search(str(reply)) is not None
 
 
-def _fields(stored: object) -> dict[str, Any]:
+def _fields(stored: object) -> Facts:
     if not stored:
         raise ValueError("it is missing")
     fields: Any = json.loads(bytes_of(stored))
@@ -113,7 +113,7 @@ def driver_name(tube: str, stored: object) -> str:
         return name
 
 
-def options(tube: str, stored: object, driver: Driver) -> dict[str, Any]:
+def options(tube: str, stored: object, driver: Driver) -> Facts:
     """Return the options of a tube, as `Driver.check_tube` returns them."""
     found = stored_options(tube, stored)
     with reading(f"tube {tube!r}: its options"):
@@ -123,7 +123,7 @@ def options(tube: str, stored: object, driver: Driver) -> dict[str, Any]:
     return found
 
 
-def stored_options(tube: str, stored: object) -> dict[str, Any]:
+def stored_options(tube: str, stored: object) -> Facts:
     """Return the options of a tube whose driver may be unknown here."""
     with reading(f"tube {tube!r}: its options"):
         found = _fields(stored)

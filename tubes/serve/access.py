@@ -9,14 +9,14 @@ import secrets
 import time
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, unquote
 
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tubes.errors import TubesError
+from tubes.errors import Facts, TubesError
 from tubes.serve.bodies import BODIES, NOTES, Bodies
 from tubes.serve.problems import ClientDisconnected, problem, status_of
 
@@ -101,7 +101,7 @@ class Access:
             if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
                 request_id = value
         request_id = request_id or secrets.token_hex(8).encode()
-        notes: dict[str, Any] = {}
+        notes: Facts = {}
         inner: Scope = {**scope, "path": path, NOTES: notes, BODIES: self._bodies}
         status, size = 0, 0
 

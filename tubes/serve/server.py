@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
-from tubes.errors import InvalidOption, needs
+from tubes.errors import Facts, InvalidOption, needs
 from tubes.serve.access import Access, is_from_browser
 from tubes.serve.app import App
 from tubes.serve.connections import FINAL_TIMEOUT, Buffers, Connection
@@ -155,9 +155,7 @@ class _Server(uvicorn.Server):
                     accepted.append(duplicate.accept()[0])
             except BlockingIOError:
                 duplicate.close()
-        tls: dict[str, Any] = (
-            {"ssl": self.config.ssl, "ssl_handshake_timeout": FINAL_TIMEOUT} if self.config.ssl else {}
-        )
+        tls: Facts = {"ssl": self.config.ssl, "ssl_handshake_timeout": FINAL_TIMEOUT} if self.config.ssl else {}
         handshakes = [loop.connect_accepted_socket(self._protocol, one, **tls) for one in accepted]
         await asyncio.gather(*handshakes, return_exceptions=True)
         await super().shutdown(sockets)

@@ -8,14 +8,14 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope
 
 from tubes.aio import AsyncQueue
 from tubes.drivers.options import MAX_WAITING
-from tubes.errors import InvalidOption
+from tubes.errors import Facts, InvalidOption
 from tubes.serve.access import notes_of
 from tubes.serve.bodies import encode_reply
 from tubes.serve.events import EndedLeases
@@ -166,7 +166,7 @@ class Service:
             if not requests:
                 self._requests.pop(token.id, None)
 
-    async def check_put(self, token: Token, size: int, tasks: int = 1) -> dict[str, Any]:
+    async def check_put(self, token: Token, size: int, tasks: int = 1) -> Facts:
         """Count `size` bytes of data that a token puts; return options of the put that enforce its limit of tasks.
 
         Raise `HTTPException`: 413 for more tasks than the limit, 429 if the token has put too many bytes.

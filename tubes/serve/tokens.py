@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from tubes.errors import InvalidOption
+from tubes.errors import Facts, InvalidOption
 from tubes.serve.rates import Rate
 from tubes.values.lease import Lease
 
@@ -253,14 +253,14 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _token_json(token: Token) -> dict[str, Any]:
+def _token_json(token: Token) -> Facts:
     facts = asdict(replace(token, grants=(), rates={}, limits=dict(token.limits)))
     del facts["id"]
     rates = {right: str(rate) for right, rate in token.rates.items()}
     return facts | {"grants": [str(grant) for grant in token.grants], "rates": rates}
 
 
-def _parse_token(id: str, facts: dict[str, Any]) -> Token:
+def _parse_token(id: str, facts: Facts) -> Token:
     grants: Any = tuple(map(Grant.read, facts.pop("grants")))
     rates: Any = {right: Rate.read(text) for right, text in facts.pop("rates", {}).items()}
     return Token(id, grants, rates=rates, **facts)

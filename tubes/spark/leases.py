@@ -20,13 +20,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from tubes.errors import TaskNotFound, TubesError, Unreadable
+from tubes.errors import Facts, TaskNotFound, TubesError, Unreadable
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
 from tubes.spark.replay import Replay, ReplayPartition
@@ -50,7 +50,7 @@ _MAX_TASKS: Final = 50_000
 #: tasks from other consumers.
 _AHEAD_WINDOW: Final = 10.0
 #: Spark's offset: `consumer`, the batch number `seq`, and `replay` if the stream started in the past.
-_Offset: TypeAlias = dict[str, Any]
+_Offset: TypeAlias = Facts
 
 
 def _offset(consumer: str, batch: int, replay: Replay | None) -> _Offset:

@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import tubes
 from tubes.backend.url import redact_url
 from tubes.drivers.options import MAX_COUNT, OF_TASKS
 from tubes.drivers.registry import Registry
-from tubes.errors import InvalidOption, TubeNotFound
+from tubes.errors import Facts, InvalidOption, TubeNotFound
 from tubes.spark.address import OPTIONS as ADDRESS_OPTIONS
 from tubes.spark.address import Address
 from tubes.spark.workers import shared_queue
@@ -145,8 +145,8 @@ def check_values(options: Mapping[str, str]) -> Settings:
 
 def _settings(options: Mapping[str, str], kept: Mapping[str, str], known: _Known) -> Settings:
     by_key = {name.lower(): (name, field, check) for name, (field, check) in known.items()}
-    found: dict[str, Any] = {}
-    address: dict[str, Any] = {}
+    found: Facts = {}
+    address: Facts = {}
     defaults: dict[str, object] = {}
     usable = {key: value for key, value in kept.items() if key in by_key}
     for key, value in {**usable, **options}.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tubes.drivers.options import INTERVAL_FROM, KEEP, burst, integer, interval_of_rate, lane, micros, positive
-from tubes.errors import InvalidOption
+from tubes.errors import Facts, InvalidOption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,7 +61,7 @@ _LIMITS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
 }
 
 
-def check_lane_limits(limits: Mapping[str, object]) -> dict[str, Any]:
+def check_lane_limits(limits: Mapping[str, object]) -> Facts:
     """Check the limits of a lane and convert them to microseconds; None: use the limit of the tube."""
     changes: dict[str, object] = {
         limit: None if value is None else _LIMITS[limit](limit, value)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Final
 
-from tubes.errors import InvalidOption, TaskCancelled, TaskNotTaken, TubesError
+from tubes.errors import Facts, InvalidOption, TaskCancelled, TaskNotTaken, TubesError
 from tubes.worker.functions import current
 from tubes.worker.in_flight import Take, take_of
 from tubes.worker.outcomes import reason_of
@@ -84,7 +84,7 @@ _serving: tuple[str, int, int] | None = None
 
 
 def _snapshot(task: TaskView) -> ProcessTask:
-    facts: dict[str, Any] = {name: getattr(task, name) for name in ProcessTask.__slots__}
+    facts: Facts = {name: getattr(task, name) for name in ProcessTask.__slots__}
     return ProcessTask(**facts)
 
 

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from tubes.backend.interface import AnyConnection
 from tubes.backend.port import PortBase, mark_finished
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tubes.redis.waiting.shared_tube import SharedTube
 
 P = ParamSpec("P")
-R = TypeVar("R", bound="Port[Any]")
+R = TypeVar("R", bound="Port")
 T = TypeVar("T")
 _log = logging.getLogger("tubes")
 #: The arguments of a script, or a function that makes them for an edition (None: the arguments do not fit it).
@@ -117,7 +117,7 @@ class PortConnection(AnyConnection, Protocol):
         """Return True if a finalizer may run a call now in this thread."""
         ...
 
-    def enter(self, port: Port[Any], /) -> Flow[None]:
+    def enter(self, port: Port, /) -> Flow[None]:
         """Open the tube of a port again after the session has changed or its lease has expired."""
         ...
 

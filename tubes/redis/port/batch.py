@@ -344,7 +344,7 @@ def relay_limit(port: Port[F], target: object) -> int:
     return IDS_WITH_LANES if is_laned else RELAYED
 
 
-def relay(port: Port[F], target: Port[Any], tasks: list[F], batch: Batch) -> list[bool] | None:
+def relay(port: Port[F], target: Port, tasks: list[F], batch: Batch) -> list[bool] | None:
     """Move the leading tasks that have not changed since they were read to another tube of the node.
 
     `batch` has their data and options for that tube. Return for each whether it was moved; tasks beyond the size
@@ -356,9 +356,7 @@ def relay(port: Port[F], target: Port[Any], tasks: list[F], batch: Batch) -> lis
     return port.change(flow)
 
 
-def _relay(
-    port: Port[F], target: Port[Any], tasks: list[F], items: list[tuple[bytes, Options]]
-) -> Flow[list[bool] | None]:
+def _relay(port: Port[F], target: Port, tasks: list[F], items: list[tuple[bytes, Options]]) -> Flow[list[bool] | None]:
     sources: list[Word] = []
     size = count = 0
     for task in tasks:

@@ -45,7 +45,7 @@ class CoalescedPuts(ScriptCall):
 
     __slots__ = ("_edition", "_futures", "_growing", "_port", "_runs", "_size")
 
-    def __init__(self, port: LoopPort[Any], session: TubeSession, growing: dict[str, ScriptCall]) -> None:
+    def __init__(self, port: LoopPort, session: TubeSession, growing: dict[str, ScriptCall]) -> None:
         put_script, now = session.edition.script("put"), port.connection.store.now()
         super().__init__(put_script, port.shared.key, (), session, now)
         self._edition: Final = session.edition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tubes.redis.port import batch, ends, look, puts, takes, tube
 from tubes.redis.port.base import Port, change_method
@@ -75,4 +75,4 @@ class TubePort(Port[F]):
 
 
 #: The port of any connection to a server.
-RedisPort: TypeAlias = TubePort[Any]
+RedisPort: TypeAlias = TubePort

@@ -54,7 +54,7 @@ os.register_at_fork(after_in_child=_after_fork)
 class _PackedRequests:
     """The packed parts of requests for one session in a tube, made with the options that this session knows."""
 
-    def __init__(self, port: ThreadPort[Any], session: TubeSession, slot: int | str) -> None:
+    def __init__(self, port: ThreadPort, session: TubeSession, slot: int | str) -> None:
         self.session: Final = session
         self.edition: Final = session.edition
         self._port: Final = port

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from yarl import URL
 
 from tubes.drivers.moves import State
-from tubes.errors import InvalidOption, TaskNotFound
+from tubes.errors import Facts, InvalidOption, TaskNotFound
 from tubes.serve.access import REPLY_TO_ERROR
 from tubes.serve.bodies import from_json, json_reply, read_body
 from tubes.serve.later.callbacks import TUBE, Delivery, lower_names
@@ -61,7 +61,7 @@ def routes(service: Service, delivery: Delivery) -> list[BaseRoute]:
         task = await delivery.apply(lambda tube: tube.peek(id))
         if task.state in (State.BURIED, State.DONE):  # later deletes a task after its last failure.
             raise TaskNotFound(id=id, tube=TUBE)
-        data: dict[str, Any] = task.data
+        data: Facts = task.data
         created = int(task.created)
         failed = task.attempts - (task.state is State.TAKEN)
         return json_reply(
@@ -119,7 +119,7 @@ def _object(text: bytes) -> dict[str, object]:
         raise HTTPException(400) from None
     if not isinstance(value, dict | None):
         raise HTTPException(400)
-    return lower_names(cast("dict[str, Any]", value or {}))
+    return lower_names(cast("Facts", value or {}))
 
 
 def _member(body: dict[str, object], name: str, kind: type) -> Any:

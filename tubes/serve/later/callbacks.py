@@ -7,11 +7,11 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
 from tubes.drivers.backoff import Backoff
-from tubes.errors import InvalidOption, TubeNotFound, TubesError
+from tubes.errors import Facts, InvalidOption, TubeNotFound, TubesError
 from tubes.push import Sender, SendFailed, Signer
 from tubes.push.webhook import message_id, retry_after
 from tubes.serve.later.ids import Ids
@@ -96,7 +96,7 @@ class Delivery:
 
     async def _deliver(self, task: AsyncTask) -> None:
         """Post a task. Raise `Bury` or `Retry` if it failed."""
-        data: dict[str, Any] = task.data
+        data: Facts = task.data
         if type(data) is not dict or not data.keys() >= _MEMBERS:
             raise Bury("the task was not put by /create")
         id = str(self.ids.encode(task.id))

@@ -7,7 +7,7 @@ import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, quote
 
 from starlette.exceptions import HTTPException
@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from tubes.errors import InvalidOption
+from tubes.errors import Facts, InvalidOption
 from tubes.serve.access import REPLY_TO_ERROR, is_from_browser, notes_of
 from tubes.serve.bodies import json_reply, parse_object, read_body
 from tubes.serve.lmstfy.calls import MAX_NAME, NAME, bad_request, error_reply, not_found
@@ -268,7 +268,7 @@ def _limit_of(rates: Mapping[str, Rate]) -> dict[str, int] | None:
 
 async def _list_limits(call: AdminCall) -> Response:
     """List the limits of all tokens."""
-    limits: list[dict[str, Any]] = []
+    limits: list[Facts] = []
     for token in [] if call.service.tokens is None else call.service.tokens.all():
         limit = _limit_of(token.rates)
         spaces = {grant.namespace for grant in token.grants}

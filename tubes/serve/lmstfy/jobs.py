@@ -15,7 +15,7 @@ from starlette.responses import Response
 from tubes.aio import AsyncTask, AsyncTube
 from tubes.drivers.moves import State
 from tubes.drivers.options import MAX_SECONDS
-from tubes.errors import TaskNotFound, TubeNotFound
+from tubes.errors import Facts, TaskNotFound, TubeNotFound
 from tubes.serve.bodies import json_reply
 from tubes.serve.lmstfy.calls import TTR, UINT16, UINT32, Call, bad_request
 from tubes.serve.service import size_of
@@ -73,14 +73,14 @@ async def publish_bulk(call: Call) -> Response:
     return json_reply({"msg": "published", "job_ids": ids}, 201)
 
 
-def _options(call: Call) -> dict[str, Any]:
+def _options(call: Call) -> Facts:
     delay, ttl = call.number("delay", 0, UINT32), call.number("ttl", _TTL, UINT32)
     if ttl and ttl < delay:
         raise bad_request("ttl is shorter than delay")
     tries = call.number("tries", 1, UINT16)
     if not tries:
         raise bad_request("tries shouldn't be zero")
-    options: dict[str, Any] = {"max_attempts": tries}
+    options: Facts = {"max_attempts": tries}
     if delay:
         options["delay"] = min(delay, MAX_SECONDS)
     if 0 < ttl <= MAX_SECONDS:
@@ -168,7 +168,7 @@ async def consume(call: Call) -> Response:
                     call.space.forget(name)
     if not tasks:
         return json_reply({"msg": "no job available"}, 404)
-    jobs: list[dict[str, Any]] = [{"msg": "new job", **job_json(call, task)} for task in tasks]
+    jobs: list[Facts] = [{"msg": "new job", **job_json(call, task)} for task in tasks]
     for job in jobs:
         call.metrics.record_consumed(call.space.name, job["queue"], job["elapsed_ms"], is_multi="," in call.queue)
     return json_reply(jobs if count > 1 else jobs[0])

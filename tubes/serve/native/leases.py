@@ -7,7 +7,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from tubes.aio import AsyncTube
-from tubes.errors import InvalidOption, TaskNotTaken, TubeNotFound, TubesError
+from tubes.errors import Facts, InvalidOption, TaskNotTaken, TubeNotFound, TubesError
 from tubes.serve.bodies import encode_data, json_reply
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
@@ -201,7 +201,7 @@ async def end_leases(call: Call, texts: list[str], action: str, options: dict[st
     return done
 
 
-async def _act(tube: AsyncTube, leases: list[Lease], action: str, options: dict[str, Any]) -> list[bool]:
+async def _act(tube: AsyncTube, leases: list[Lease], action: str, options: Facts) -> list[bool]:
     """Apply an action to tasks of one tube, in one call if the tube has a method for many tasks."""
     by_id: dict[int, bool] | None = None
     if len({lease.id for lease in leases}) == len(leases):
@@ -216,7 +216,7 @@ async def _act(tube: AsyncTube, leases: list[Lease], action: str, options: dict[
     return [await _end_one(tube, lease, action, options) for lease in leases]
 
 
-async def _end_one(tube: AsyncTube, lease: Lease, action: str, options: dict[str, Any]) -> bool:
+async def _end_one(tube: AsyncTube, lease: Lease, action: str, options: Facts) -> bool:
     try:
         if action == "renew":
             return (await tube.touch_many([lease], options["seconds"]))[lease.id]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
+from tubes.errors import Facts
 from tubes.serve.native.operations import PATH, Operation
 from tubes.serve.native.schemas import Schema
 from tubes.serve.problems import MEDIA_TYPE
@@ -26,7 +27,7 @@ _PROBLEM: Final[Schema] = {
 
 def description(operations: Iterable[Operation], version: str) -> dict[str, object]:
     """Return the OpenAPI document of these operations."""
-    paths: dict[str, Any] = {}
+    paths: Facts = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
     return {

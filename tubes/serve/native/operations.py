@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from tubes.drivers.driver import check_namespace, check_tube_name
-from tubes.errors import InvalidOption
+from tubes.errors import Facts, InvalidOption
 from tubes.serve.bodies import from_json, parse_object, read_body
 from tubes.serve.namespaces import Namespace
 from tubes.serve.native import schemas
@@ -79,7 +79,7 @@ class Call(BaseCall):
         root: str = self.scope.get("root_path", "")
         return root + "".join("/" + quote(part, safe="") for part in parts)
 
-    def query(self) -> dict[str, Any]:
+    def query(self) -> Facts:
         """Return the parameters of the query, each converted to the type of its schema."""
         text: bytes = self.scope["query_string"]
         if not text:
@@ -106,7 +106,7 @@ class Call(BaseCall):
         """Return the raw body."""
         return await read_body(self.scope, self.receive, self.service.max_body(self.token))
 
-    async def body(self) -> dict[str, Any]:
+    async def body(self) -> Facts:
         """Return the members of the JSON body."""
         members = parse_object(await self.raw())
         self.operation.check_body("body", members)

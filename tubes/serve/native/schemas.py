@@ -10,12 +10,12 @@ from typing import Any, Final, TypeAlias
 from tubes.drivers.driver import DRIVER_NAME, NAMES, RESERVED, TUBE_NAME, TUBE_NAMES
 from tubes.drivers.options import MAX_ATTEMPTS, MAX_COUNT, MAX_PRI, MAX_SECONDS
 from tubes.drivers.registry import BUILT_IN
-from tubes.errors import InvalidOption
+from tubes.errors import Facts, InvalidOption
 from tubes.serve.problems import REQUIRED
 from tubes.serve.service import Limits
 
 #: A JSON schema as in OpenAPI 3.1.
-Schema: TypeAlias = dict[str, Any]
+Schema: TypeAlias = Facts
 #: Members of an object, or parameters of a query, with their schemas.
 Fields: TypeAlias = Mapping[str, Schema]
 

@@ -8,12 +8,12 @@ import math
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from tubes.aio import AsyncTask
 from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
 from tubes.drivers.options import MAX_BURST, SECOND
-from tubes.errors import InvalidOption
+from tubes.errors import Facts, InvalidOption
 from tubes.serve.bodies import encode_data, encode_reply, from_json
 from tubes.serve.native.operations import Call
 from tubes.serve.native.schemas import (
@@ -178,7 +178,7 @@ OVERVIEW: Final[Schema] = object_schema(
 )
 
 
-def data_of(body: dict[str, Any]) -> bytes:
+def data_of(body: Facts) -> bytes:
     """Return the data of a task in a body, encoded for storage."""
     if "data" in body:
         return encode_data(body["data"])
@@ -189,7 +189,7 @@ def data_of(body: dict[str, Any]) -> bytes:
         raise InvalidOption(option="data_base64", value=text, rule="must be base64") from None
 
 
-def put_options(body: dict[str, Any], trace: dict[str, str]) -> dict[str, Any]:
+def put_options(body: Facts, trace: dict[str, str]) -> Facts:
     """Return the options of `Tube.put` in a body. The trace of the request is added unless the context has its own."""
     options = {name: value for name, value in body.items() if name not in ("data", "data_base64")}
     if "at" in options:
@@ -283,7 +283,7 @@ def options_json(options: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def tube_options(values: dict[str, Any]) -> dict[str, Any]:
+def tube_options(values: Facts) -> Facts:
     """Return the options of a tube in a body: `"inf"` means forever, a backoff is a list of seconds or an object."""
     options = dict(values)
     if options.get("buried_ttl") == "inf":

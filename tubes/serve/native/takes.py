@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, Final
+from typing import Final
 
 from starlette.responses import Response
 
-from tubes.errors import OptionNotSupported
+from tubes.errors import Facts, OptionNotSupported
 from tubes.serve.bodies import to_json
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.leases import ack_leases
@@ -73,7 +73,7 @@ async def _take(call: Call, body: dict[str, object], names: list[str]) -> Respon
         return await _take_in_place(call, body, names)
 
 
-async def _take_in_place(call: Call, body: dict[str, Any], names: list[str]) -> Response:
+async def _take_in_place(call: Call, body: Facts, names: list[str]) -> Response:
     service, space = call.service, call.space
     if "session" in body:
         space = await service.sessions.renew(space, body["session"], call.token)

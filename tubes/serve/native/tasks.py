@@ -13,7 +13,7 @@ from starlette.responses import Response
 from tubes.aio import AsyncTask, AsyncTube
 from tubes.backend.selecting import Scan
 from tubes.drivers.options import micros
-from tubes.errors import CallTimeout, InvalidOption, TubesError
+from tubes.errors import CallTimeout, Facts, InvalidOption, TubesError
 from tubes.serve.bodies import json_reply
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
@@ -64,7 +64,7 @@ async def put_raw(call: Call) -> Response:
     return await _put(call, await call.raw(), options)
 
 
-async def _put(call: Call, data: bytes, options: dict[str, Any]) -> Response:
+async def _put(call: Call, data: bytes, options: Facts) -> Response:
     key = _idempotency_key(call)
     if key is not None:
         if "key" in options:
@@ -204,7 +204,7 @@ async def update_task(call: Call) -> Response:
     return task_reply(call, await call.space.apply(call.tube, lambda tube: tube.update(call.task, **changes)))
 
 
-def update_arguments(body: dict[str, object]) -> dict[str, Any]:
+def update_arguments(body: dict[str, object]) -> Facts:
     """Return the arguments of `Tube.update` in a body."""
     data = {"data": shapes.data_of(body)} if "data" in body or "data_base64" in body else {}
     return data | shapes.put_options(body, {})
