@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Connection(MemoryConnection):
     """One connection of a `Queue` to a store in a folder."""
 
-    store: DurableStore
+    store: DurableStore  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @override
     def make_port(self, shared: SharedTube) -> CallPort:

@@ -72,7 +72,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
         super().__init__(store.url)
-        self.store = store
+        self.store = store  # pyright: ignore[reportIncompatibleVariableOverride]
         self._api: Final = api
         # Seconds to try the first connection; None: as long as any call.
         self._timeout: Final = timeout
