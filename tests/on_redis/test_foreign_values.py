@@ -314,7 +314,7 @@ def test_listener_ignores_events_not_published_by_tubes(
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: repr(event[:30]))
 def test_invalid_event_raises_when_decoded(event: bytes) -> None:
     with pytest.raises(validation.WRONG):
-        task_codec.heard(event)
+        task_codec.parse_event(event)
 
 
 def test_shared_session_skips_invalid_tubes(place: Place, face: Face, caplog: pytest.LogCaptureFixture) -> None:

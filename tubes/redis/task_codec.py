@@ -412,7 +412,7 @@ def make_taken_tasks(
 ALL_GONE: Final = b"gone"
 
 
-def heard(message: bytes) -> tuple[str, Parsed]:
+def parse_event(message: bytes) -> tuple[str, Parsed]:
     """Return the event and the parsed task of a published message; raise `ValueError` or the like if it is invalid."""
     event, id, state, attempts, take, due, raw = message.split(b" ", 6)
     if event not in _EVENTS or state not in _STATES:

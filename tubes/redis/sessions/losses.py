@@ -116,7 +116,7 @@ class Losses:
     def _receive(self, wire: Wire, outage: Outage, stopped: threading.Event) -> None:
         is_pinged = False
         while not stopped.is_set():
-            message = wire.hear(_SILENCE)
+            message = wire.poll(_SILENCE)
             if message is None:
                 if is_pinged:
                     raise ConnectionLost(url=wire.url, why="it did not reply in time")

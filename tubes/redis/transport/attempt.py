@@ -62,7 +62,14 @@ class Step(Enum):
 class Attempt:
     """The attempt to get the reply to a call."""
 
-    __slots__ = ("_confirms", "_sends_text", "_tick_error", "_until", "_url", "call", "failures", "pause", "reply")
+    #: The last reply; None after a lost connection.
+    reply: Reply = None
+    #: Seconds to wait before the next sending.
+    pause = 0.0
+    _failures = 0
+    _sends_text = False
+    # The error of the last `tick`, if the server refused it.
+    _tick_error: ErrorReply | None = None
 
     def __init__(
         self, call: ScriptCall, url: str, now: float, patience: float | None = None, *, confirms: bool = False
@@ -72,14 +79,6 @@ class Attempt:
         self._url: Final = url
         self._until: Final = now + (patience or PATIENCE)
         self._confirms: Final = confirms
-        self._sends_text = False
-        # The error of the last `tick`, if the server refused it.
-        self._tick_error: ErrorReply | None = None
-        #: The last reply; None after a lost connection.
-        self.reply: Reply = None
-        self.failures = 0
-        #: Seconds to wait before the next sending.
-        self.pause = 0.0
 
     def pack(self, *, moving: bool) -> bytes:
         """Return the request for the next sending."""
@@ -128,8 +127,8 @@ class Attempt:
             raise closed
         if now > self._until:
             raise lost
-        self.failures += 1
-        self.pause = RETRY.delay(self.failures)
+        self._failures += 1
+        self.pause = RETRY.delay(self._failures)
         return Step.RECONNECT
 
     def end_tick(self, reply: Reply) -> None:

@@ -1,7 +1,7 @@
 """A channel to a server for threads: one call at a time, sent again until a reply arrives.
 
-How a call is sent: `ThreadChannel.call` sends it on the open connection. Unless that gives the reply, an `Attempt`
-says what to do next (see `attempt.py`), and `_complete` does it.
+How a call is sent: an `Attempt` says what to do next (see `attempt.py`), and `_complete` does it. `exchange` sends a
+packed request, and makes the call and its attempt only if that gives no reply.
 
 How waiting works: `begin_wait` sends a blocking command, such as BZPOPMIN, and a take behind it; `end_wait` reads both
 replies. The server runs the take as soon as the command ends. `disconnect` ends a wait from another thread.
@@ -113,19 +113,7 @@ class ThreadChannel:
             if self.undos:
                 run_undos(self.undos)
             call.begin(self.slot)
-            started = time.monotonic()
-            wire = self._only
-            if wire is None or wire.busy:
-                return self._complete(self._attempt(call, started))
-            outcome: Reply | TubesError
-            try:
-                outcome = wire.call(call.pack(moving=self._server.moving), call.answers, call.replies)
-                if type(outcome) is not ErrorReply:
-                    return outcome
-            except ConnectionLost as lost:
-                outcome = lost
-            attempt = self._attempt(call, started)
-            return self._complete(attempt, self._next(attempt, outcome))
+            return self._complete(self._attempt(call))
 
     def _undo(self, call: ScriptCall, reply: Reply) -> None:
         """Undo an interrupted call. `reply`: None if it was not read; the call is sent again to get the kept reply."""
@@ -252,9 +240,8 @@ class ThreadChannel:
         with self._lock:
             return self._complete(self._attempt(Command(key, *words)))
 
-    def _attempt(self, call: ScriptCall, started: float | None = None, *, confirms: bool = False) -> Attempt:
-        now = time.monotonic() if started is None else started
-        return Attempt(call, self._server.url, now, self._patience, confirms=confirms)
+    def _attempt(self, call: ScriptCall, *, confirms: bool = False) -> Attempt:
+        return Attempt(call, self._server.url, time.monotonic(), self._patience, confirms=confirms)
 
     def _next(self, attempt: Attempt, outcome: Reply | TubesError) -> Step:
         return attempt.next(outcome, time.monotonic(), self._closed_error() if self._closed else None)
@@ -274,7 +261,12 @@ class ThreadChannel:
             outcome: Reply | TubesError
             try:
                 packed = attempt.pack(moving=self._server.moving)
-                outcome = self._wire(call.key).call(packed, call.answers, call.replies)
+                wire = self._only
+                if wire is None or wire.busy:
+                    wire = self._wire(call.key)
+                outcome = wire.call(packed, call.answers, call.replies)
+                if type(outcome) is not ErrorReply:
+                    return outcome
             except TubesError as error:
                 outcome = error
             step = self._next(attempt, outcome)

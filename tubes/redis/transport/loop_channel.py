@@ -170,11 +170,7 @@ class LoopChannel:
     """
 
     def __init__(
-        self,
-        server: Server,
-        loop: asyncio.AbstractEventLoop,
-        slots: Slots,
-        closed: Callable[[], TubesError],
+        self, server: Server, loop: asyncio.AbstractEventLoop, slots: Slots, closed: Callable[[], TubesError]
     ) -> None:
         self.server: Final = server
         # Makes the error for calls after `close`.

@@ -39,7 +39,7 @@ Flow: TypeAlias = "flow.Flow[ScriptCall, T]"
 class Scripts(Protocol):
     """An object that has the scripts of a tube."""
 
-    def script(self, verb: str, /) -> Script: ...
+    def script(self, name: str, /) -> Script: ...
 
 
 class FlowRunner(Protocol):

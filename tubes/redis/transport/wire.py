@@ -74,7 +74,7 @@ class Wire:
         self._connection: Final = server.connect(key, patience)
         self._sock: Final = self._connection._sock
         self._plain: Final = hiredis is not None and _blocks(self._sock)
-        self.wait(patience or REPLY_TIMEOUT)
+        self.set_timeout(patience or REPLY_TIMEOUT)
         self._reader: Final = None if hiredis is None else hiredis.Reader(replyError=ErrorReply)
         # Returns a true value if bytes were received that are not parsed yet.
         self._has_more: Final[Callable[[], object]] = (
@@ -143,7 +143,7 @@ class Wire:
                 raise ConnectionResetError("the server closed the connection")
             reader.feed(self._buffer, 0, size)
 
-    def wait(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Set the timeout of the socket, in seconds."""
         if not self._plain:
             self._sock.settimeout(seconds)
@@ -154,12 +154,12 @@ class Wire:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._sock.setsockopt(socket.SOL_SOCKET, option, pack_timeval("ll", full, int((seconds - full) * 1e6)))
 
-    def hear(self, seconds: float) -> Reply:
+    def poll(self, seconds: float) -> Reply:
         """Return the next message, or None if none arrives in this many seconds."""
         try:
             if self._reader is None and not self._connection.can_read(seconds):
                 return None
-            self.wait(seconds)
+            self.set_timeout(seconds)
             return self._read()
         except (TimeoutError, BlockingIOError):
             return None

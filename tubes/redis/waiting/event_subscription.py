@@ -121,7 +121,7 @@ class EventSubscription:
                         self._wire = wire
                     outage.end()
                     self._shared.emptiness.schedule_check()
-                message = wire.hear(_SILENCE)
+                message = wire.poll(_SILENCE)
                 is_silent = message is None
                 if is_silent:
                     if is_pinged:
@@ -159,7 +159,7 @@ class EventSubscription:
         if message == task_codec.ALL_GONE:
             self._shared.emptiness.schedule_check()
             return
-        event, reply = task_codec.heard(message)
+        event, reply = task_codec.parse_event(message)
         self._shared.emptiness.handle_event(reply)
         if reply[4] >= 0:
             self._shared.watch(reply[4])
