@@ -47,7 +47,7 @@ class Connection(ConnectionBase):
         self._api: Final = api
         self._ports: Final[dict[SharedTube, MemoryPort]] = {}
         while not self._start_session():  # The last session of the namespace has just ended.
-            self.store = self.store.current()
+            self.store = self.store.current()  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def _start_session(self) -> bool:
         """Start a session; return False if the store is forgotten."""
