@@ -147,13 +147,13 @@ class Crowd:
         for first in range(0, bench.tasks, BATCH):
             self.tube.put_many(self.items(min(BATCH, bench.tasks - first)))
         key: str = port.shared.key
-        edition = port.session.edition
-        opening, putting = script("open"), port.session.edition.script("put")
+        version = port.session.version
+        opening, putting = script("open"), port.session.version.script("put")
         for first in range(0, bench.crowd, 1000):
             some = range(first, min(first + 1000, bench.crowd))
             args = (3_600_000_000, "", "any", "", "", 0, "", LAYOUT)
             opened = bench.send([ScriptCall(opening, key, (uuid4().hex, *args)) for _ in some])
-            sessions = [(number, token.decode(), "0", edition) for _, _, number, token, *_ in opened]
+            sessions = [(number, token.decode(), "0", version) for _, _, number, token, *_ in opened]
             bench.send([ScriptCall(putting, key, (b"\0", _DATA, *[""] * 6), session) for session in sessions])
 
     def wait(self) -> None:
@@ -287,7 +287,7 @@ class Crowd:
         tube: Any = bench.queue.create_tube(f"{self.tube.name}-full", KINDS[kind][0], capacity=1000, **self.options)
         tube.put_many([tubes.Item(_DATA, **self.lane(number)) for number in range(1000)])
         port = tube._port
-        putting = port.session.edition.script("put")
+        putting = port.session.version.script("put")
         for first in range(0, bench.crowd, 1000):
             waits = [
                 (b"\0", _DATA, "", "", "", 1000, 1, uuid4().hex) for _ in range(first, min(first + 1000, bench.crowd))

@@ -15,7 +15,7 @@ import tubes
 from tests.support.internals import port_of
 from tests.support.worker import Worker
 from tubes.conformance.bench import eventually
-from tubes.redis.sessions.edition import Edition
+from tubes.redis.options_version import OptionsVersion
 from tubes.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -191,13 +191,13 @@ def test_queue_closes_while_one_of_its_tubes_vanishes(url: str, monkeypatch: pyt
         tasks = [queue.create_tube(name).put("job") for name in ("gone", "load")]
         assert all(queue.tube(task.tube).take(timeout=0) for task in tasks)
         lost = port_of(queue.tube("gone")).shared
-        script = Edition.script
+        script = OptionsVersion.script
 
-        def vanish_and_run(edition: Edition, method: str) -> Any:
-            lost.vanish()  # Like the thread that renews the leases.
-            return script(edition, method)
+        def drop_and_run(version: OptionsVersion, method: str) -> Any:
+            lost.handle_drop()  # Like the thread that renews the leases.
+            return script(version, method)
 
-        monkeypatch.setattr(Edition, "script", vanish_and_run)
+        monkeypatch.setattr(OptionsVersion, "script", drop_and_run)
         queue.close()
         monkeypatch.undo()
         assert other.tube("load").statistics().tasks["ready"] == 1

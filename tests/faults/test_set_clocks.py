@@ -241,7 +241,7 @@ def test_write_sealed_before_the_clock_was_set_back_is_found(valkey: LocalServer
         for number, ago in enumerate((10, -HOUR)):
             client.zadd(f"{key}:sealed", {f"writer {number}": now - ago})
             client.hset(f"{key}:written:writer {number}", mapping={"number": 1, "chunks": "none"})
-        found = port.shared.store.run_now(_ask(key))
+        found = port.connection.store.run_now(_ask(key))
         assert found == [b"writer 1", b"1", b"none"]
 
 

@@ -85,11 +85,11 @@ def test_resent_call_gets_its_first_reply_after_an_alter(url: str) -> None:
         tube = queue.create_tube("t", "fifottl", ttr=60)
         port = port_of(tube)
         session, wire = port.session, Wire(locate(url)[0], "")
-        edition = session.edition
+        version = session.version
 
         def request() -> bytes:
-            words = puts.put_words(port, edition, edition.plain, b"1")
-            call = ScriptCall(edition.script("put"), port.shared.key, words, session)
+            words = puts.put_words(port, version, version.plain, b"1")
+            call = ScriptCall(version.script("put"), port.shared.key, words, session)
             call.begin(0)
             return call.pack(whole=True)
 

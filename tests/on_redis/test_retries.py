@@ -35,8 +35,8 @@ class Repeater:
         return call.pack(whole=True)
 
     def put(self) -> bytes:
-        edition = self.port.session.edition
-        return self.call("put", *puts.put_words(self.port, edition, edition.plain, b"1"))
+        version = self.port.session.version
+        return self.call("put", *puts.put_words(self.port, version, version.plain, b"1"))
 
 
 @pytest.fixture
@@ -74,8 +74,8 @@ def test_resent_change_is_applied_once(repeater: Repeater) -> None:
     for number in range(3):
         tube.put(number, key=str(number))
     tube.bury(0)
-    edition = repeater.port.session.edition
-    new = edition.write({"key": "1"})
+    version = repeater.port.session.version
+    new = version.write({"key": "1"})
     words = (1, "", 9, "", "", "", 1, new.flags, new.due, new.pri, new.lane, new.header, b"1", "replace", b"1")
     changes: dict[str, bytes] = {
         "update": repeater.call("update", 2, "", "", "1", b'"new"', 3, 5_000_000, 9_000_000),

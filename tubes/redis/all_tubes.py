@@ -9,9 +9,9 @@ from tubes.drivers.options import SECOND
 from tubes.drivers.tube_options import as_arguments
 from tubes.errors import DriverNotFound, Facts, Unreadable
 from tubes.redis import validation
+from tubes.redis.options_version import OptionsVersion, TubeSession
 from tubes.redis.port.look import statistics_of
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
-from tubes.redis.sessions.edition import Edition, TubeSession
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply
 from tubes.values.overview import Overview
@@ -94,14 +94,13 @@ def _oldest_age(store: RedisStore, name: str, driver: object, options: object) -
         tube_driver = store.driver_of(name, driver)
         # A script that changes nothing for a session accepts any field of the meta hash as its token: `born` always
         # exists.
-        placeholder = TubeSession(
-            0, "born", "0", Edition(tube_driver, validation.options(name, options, tube_driver), store.server_micros)
-        )
+        checked = validation.options(name, options, tube_driver)
+        placeholder = TubeSession(0, "born", "0", OptionsVersion(tube_driver, checked, store.server_micros))
     except DriverNotFound:
         return None
     start: int | str = ""
     for _ in range(_MAX_CALLS):
-        age_script = placeholder.edition.script("age")
+        age_script = placeholder.version.script("age")
         reply: Reply = yield ScriptCall(age_script, store.key(name), (start,), placeholder, store.now())
         if isinstance(reply, ErrorReply):
             if reply.code in ("TUBEGONE", "SESSIONGONE"):

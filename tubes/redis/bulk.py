@@ -99,7 +99,7 @@ class BulkTube:
 
     def leave_out(self, error: Unreadable) -> None:
         """Log unreadable data of the tube that is left out."""
-        self._shared.store.strangers.leave_out(f"tube {self.name!r}", {error.facts["what"]: error})
+        self._port.connection.store.strangers.leave_out(f"tube {self.name!r}", {error.facts["what"]: error})
 
 
 def join_session(connection: AnyConnection, uuid: str) -> None:

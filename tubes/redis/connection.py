@@ -25,6 +25,7 @@ from tubes.errors import (
 )
 from tubes.redis import validation
 from tubes.redis.all_tubes import existing_names, overview
+from tubes.redis.options_version import OpenedTube
 from tubes.redis.port.base import Port, PortConnection
 from tubes.redis.port.coalesced_puts import Channels, LoopPort
 from tubes.redis.port.methods import RedisPort
@@ -32,7 +33,7 @@ from tubes.redis.port.quick import ThreadPort
 from tubes.redis.repair import examine
 from tubes.redis.scripts.assembly import script, trial
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
-from tubes.redis.sessions.session import OpenedTube, RedisSession
+from tubes.redis.sessions.session import RedisSession
 from tubes.redis.sessions.store import creation_of, open_store
 from tubes.redis.transport.channel import ThreadChannel, run_undos
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
@@ -275,7 +276,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         if opened.is_muted:
             self.store.warn_of_silence()
         self.store.set_time(opened.now)
-        shared, edition = self.store.shared(name, opened)
+        shared, version = self.store.shared(name, opened)
         if self.closed is not None:
             raise self.closed()
         port: RedisPort | None = self._ports.get(shared)
@@ -284,7 +285,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             port.kind, port.tube = self._api.task, self._api.tube(port)
             self._ports[shared] = port
             shared.ports.add(port)
-        yield from self.session.note(port, opened.session(self.session.caller, edition))
+        yield from self.session.note(port, opened.session(self.session.caller, version))
         return port
 
     def enter(self, port: Port) -> Flow[None]:
@@ -293,11 +294,11 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         session, uuid, caller = self.session, self.session.uuid, self.session.caller
         reply = yield from self.session.open(shared.name, "any")
         if not isinstance(reply, OpenedTube) or creation_of(reply.token) != shared.born:
-            shared.vanish()
+            shared.handle_drop()
             raise TubeNotFound(name=shared.name)
-        _, edition = self.store.shared(shared.name, reply)
+        _, version = self.store.shared(shared.name, reply)
         if session.uuid == uuid:  # The connection still has the same session.
-            yield from session.note(port, reply.session(caller, edition))
+            yield from session.note(port, reply.session(caller, version))
 
     def forget(self, shared: SharedTube) -> None:
         """Drop the port of a tube that no longer exists."""
@@ -324,7 +325,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
                 self.replies.close()
         self.closed = _closed_error
         self.session.closing = True
-        for port in self.session.ports():
+        for port in list(self._ports.values()):
             port.closed_error = _closed_error
             port.shared.dismiss(port.shared.queue.waiters(port), _closed_error)
             port.shared.emptiness.dismiss(port.shared.emptiness.waiters(port), _closed_error)
@@ -337,7 +338,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         try:
             yield from self.session.leave(how, self.session.uuid, self.session.opened_in())
         finally:
-            for port in self.session.ports():
+            for port in list(self._ports.values()):
                 port.shared.ports.discard(port)
             self._ports.clear()
             self.close_channels()

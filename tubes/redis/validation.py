@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tubes.unreadable")
 
 _DRIVER: Final = frozenset({"name", "options", "order", "lane", "ttl_spares_taken", "rank_lua"})
-_EDITION: Final = re.compile(rb"[0-9a-f]{0,32}")
+_VERSION: Final = re.compile(rb"[0-9a-f]{0,32}")
 _TOKEN: Final = re.compile(rb"s([0-9]{1,9})\.([0-9]{1,20})\.([0-9a-f]{1,32})")
 #: Errors of code that reads bad data.
 WRONG: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, struct.error)
@@ -153,11 +153,11 @@ def token(tube: str, stored: bytes) -> str:
         return found
 
 
-def edition(tube: str, stored: object) -> str:
-    """Return the name of a tube's edition; '' if the tube was never altered."""
-    with reading(f"tube {tube!r}: the edition of its options"):
-        if not _EDITION.fullmatch(found := bytes_of(stored)):
-            raise ValueError(f"{stored!r} is not an edition")
+def version(tube: str, stored: object) -> str:
+    """Return the name of the version of a tube's options; '' if the tube was never altered."""
+    with reading(f"tube {tube!r}: the version of its options"):
+        if not _VERSION.fullmatch(found := bytes_of(stored)):
+            raise ValueError(f"{stored!r} is not a version")
         return found.decode()
 
 

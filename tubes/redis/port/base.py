@@ -28,9 +28,9 @@ from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
 from tubes.errors import ConnectionLost, ServerRefused, TaskNotFound, TaskNotTaken, TubeFull, TubeNotFound, TubesError
 from tubes.redis import task_codec, validation
+from tubes.redis.options_version import LeaseSession, TubeSession
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.replies import list_of, number_of
-from tubes.redis.sessions.edition import LeaseSession, TubeSession
 from tubes.redis.task_codec import Parsed, put_of
 from tubes.redis.transport.attempt import UNSURE
 from tubes.redis.transport.script_call import AHEAD, SERVING, Flow, ScriptCall, ScriptLook
@@ -40,7 +40,7 @@ from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
-    from tubes.redis.sessions.edition import Edition
+    from tubes.redis.options_version import OptionsVersion
     from tubes.redis.sessions.session import RedisSession
     from tubes.redis.sessions.store import RedisStore
     from tubes.redis.transport.channel import Undo
@@ -50,8 +50,8 @@ P = ParamSpec("P")
 R = TypeVar("R", bound="Port")
 T = TypeVar("T")
 _log = logging.getLogger("tubes")
-#: The arguments of a script, or a function that makes them for an edition (None: the arguments do not fit it).
-Words: TypeAlias = "tuple[Word, ...] | Callable[[Edition], tuple[Word, ...] | None]"
+#: The arguments of a script, or a function that makes them for a version (None: the arguments do not fit it).
+Words: TypeAlias = "tuple[Word, ...] | Callable[[OptionsVersion], tuple[Word, ...] | None]"
 #: A function that turns the reply into a result, the arguments of the script, and the lease of the call, if any.
 Request: TypeAlias = tuple[Callable[[Reply], T], tuple[Word, ...], Lease | None]
 
@@ -166,7 +166,7 @@ class Port(PortBase[F]):
 
         An event loop may stop in the middle of a call, and the main thread may be interrupted.
         """
-        return self.shared.store.manual or not (
+        return self.connection.store.manual or not (
             self.connection.awaited or threading.current_thread() is threading.main_thread()
         )
 
@@ -180,7 +180,7 @@ class Port(PortBase[F]):
         """Run a flow that may make a task available or free room; then serve the waiters of this process."""
         shared = self.shared
         # Otherwise a marker wakes their thread just as soon.
-        if shared.store.manual and (shared.queue.take_waiters or shared.queue.put_waiters):
+        if self.connection.store.manual and (shared.queue.take_waiters or shared.queue.put_waiters):
             flow = shared.serving.serve_after(flow)
         return self.connection.run(flow)
 
@@ -258,12 +258,12 @@ class Port(PortBase[F]):
             if self.shared.is_damaged:
                 yield from self.mark_damaged()
             session = self.session_of(lease, (yield from self.open_session()))
-            edition, now = session.edition, self.connection.store.now()
-            args = words(edition) if callable(words) else words
+            version, now = session.version, self.connection.store.now()
+            args = words(version) if callable(words) else words
             if args is None:
                 return ErrorReply("ALTERED since they were made")
             try:
-                its_script = edition.script(name)
+                its_script = version.script(name)
             except ServerRefused:
                 self.lose(session)  # The next call asks for the rights again.
                 raise
@@ -309,9 +309,9 @@ class Port(PortBase[F]):
         token = f"s{lease.number}.{lease.born}.{lease.session:016x}"
         if token == own.token:
             return own
-        number = f"{lease.number} {own.edition.name}" if own.edition.name else lease.number
+        number = f"{lease.number} {own.version.name}" if own.version.name else lease.number
         # Replies are stored under a name that no other caller uses.
-        return LeaseSession(number, token, self.connection.session.name, own.edition)
+        return LeaseSession(number, token, self.connection.session.name, own.version)
 
     def lease_of(self, task: TaskView) -> Lease:
         """Return the lease of a task that this session has taken."""
@@ -319,9 +319,9 @@ class Port(PortBase[F]):
         number, _, session = self.last_session.token[1:].split(".")
         return Lease.of(self.shared.name, task.id, self.born, int(number), int(session, 16), task._take)
 
-    def edition(self) -> Flow[Edition]:
+    def version(self) -> Flow[OptionsVersion]:
         """Return the options for the next call; they hold unless the tube is altered meanwhile."""
-        return (yield from self.open_session()).edition
+        return (yield from self.open_session()).version
 
     def is_final(self, call: ScriptCall, name: str, reply: ErrorReply) -> bool:
         """Return True if an error is the result of the call; False if it has to be repeated.
@@ -337,7 +337,7 @@ class Port(PortBase[F]):
                 raise ConnectionLost(url=self.url, why=UNSURE)
             return name in _HOLDER_SCRIPTS or isinstance(call.session, LeaseSession)
         if code == "ALTERED":
-            if self.session is not None and self.session.edition is call.session.edition:
+            if self.session is not None and self.session.version is call.session.version:
                 self.session = None
             return False
         if code == "TUBEGONE" and name == "drop" and call.resent:
@@ -347,7 +347,7 @@ class Port(PortBase[F]):
     def ask_alone(self, name: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
         """Call a script that uses no session and is safe to repeat; return its reply like `ask`."""
         its_script = script(name)
-        self.shared.edition.check_rights(its_script)
+        self.shared.version.check_rights(its_script)
         return (yield from self._reply_to(ScriptCall(its_script, self.shared.key, args, parts=parts)))
 
     def look(self, *commands: bytes) -> Flow[list[Reply]]:
@@ -366,11 +366,15 @@ class Port(PortBase[F]):
     def refusal(self, reply: ErrorReply) -> TubesError:
         """Return the exception for an error reply of a script."""
         if reply.code == "TUBEGONE":
-            self.shared.vanish()
+            self.shared.handle_drop()
             return TubeNotFound(name=self.shared.name)
         if self.shared.driver.rank is not None:  # A driver's order may fail for a task.
             return error_of(reply, self.url)
         return validation.refusal(f"tube {self.shared.name!r}", reply, self.url)
+
+    def forget(self) -> None:
+        """Remove this port from its connection: the tube was dropped."""
+        self.connection.forget(self.shared)
 
     def lose(self, session: TubeSession | None) -> None:
         """Forget a session that has ended or whose tube was altered: the next call opens the tube again."""
@@ -387,7 +391,7 @@ class Port(PortBase[F]):
 
     def take_waiting(self, count: int, undo: Callable[[Reply], None] | None = None) -> Flow[Parsed | int]:
         """Take for one of `count` waiters; return a task for `show`, or the next due time."""
-        reply = yield from self.ask("take", count, self.shared.store.process, undo=undo, slot=SERVING)
+        reply = yield from self.ask("take", count, self.connection.store.process, undo=undo, slot=SERVING)
         return task_codec.parse(reply) if type(reply) is bytes else number_of(reply)
 
     def take_ahead(self, count: int) -> ScriptCall | None:
@@ -398,8 +402,8 @@ class Port(PortBase[F]):
         session = self.session
         if session is None or self.closed_error is not None:
             return None
-        args = (count, self.shared.store.process)
-        call = ScriptCall(session.edition.script("take"), self.shared.key, args, session, slot=AHEAD)
+        args = (count, self.connection.store.process)
+        call = ScriptCall(session.version.script("take"), self.shared.key, args, session, slot=AHEAD)
         call.begin(AHEAD)  # From now on the call can be cancelled by its number.
         return call
 
@@ -407,7 +411,7 @@ class Port(PortBase[F]):
         """Give back a task that was taken for a caller that is gone."""
         if type(reply) is bytes:
             id, _, _, take, _, _ = task_codec.parse(reply)
-            self.shared.store.later(lambda: self.undo("untake", id, take))
+            self.connection.store.later(lambda: self.undo("untake", id, take))
 
     def undo_next(self, reply: Reply) -> None:
         """Give back the task that `next` took for a caller that is gone."""
@@ -423,7 +427,7 @@ class Port(PortBase[F]):
         first = 0
         while current is not None and first < len(args):  # Without a session its tasks have been released already.
             chunk = args[first : first + _UNDO_WORDS]
-            undo_script, now = current.edition.script(name), self.connection.store.now()
+            undo_script, now = current.version.script(name), self.connection.store.now()
             reply = yield ScriptCall(undo_script, self.shared.key, chunk, current, now, slot=slot)
             if reply.__class__ is ErrorReply and reply.code == "ALTERED":
                 current = yield from self._reopen(current)
@@ -465,7 +469,7 @@ class Port(PortBase[F]):
 
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw the waiter and undo its call in another thread: finalizers may run at any point of the program."""
-        self.shared.store.later(lambda: self.withdraw(waiter, undo=True))
+        self.connection.store.later(lambda: self.withdraw(waiter, undo=True))
 
     def release_later(self, task: object) -> None:
         """Release a task that no worker holds any more, in another thread if the channel is busy or must not block."""
@@ -473,7 +477,7 @@ class Port(PortBase[F]):
             with suppress(TubesError):
                 self.connection.run(self._release(task))
         else:
-            self.shared.store.later(lambda: self._release(task))
+            self.connection.store.later(lambda: self._release(task))
 
     def _release(self, task: object) -> Flow[None]:
         id, _, view = self.resolve_task(task)

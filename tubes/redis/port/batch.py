@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from tubes.backend.interface import Options, PreparedPut
     from tubes.backend.selecting import Seen
-    from tubes.redis.sessions.edition import Edition
+    from tubes.redis.options_version import OptionsVersion
 
 #: Limits of one put, in tasks and in bytes; larger batches are uploaded to the server first.
 PUTS: Final = 4_000
@@ -69,16 +69,16 @@ def put_many(port: Port[F], batch: Batch, *, waits: bool = False) -> Flow[list[F
         return []
     yield from puts.require_keep_done(port, *(options for options, _ in batch.runs))
     shared = port.shared
-    edition: Edition | None = None
+    version: OptionsVersion | None = None
     new_tasks: list[task_codec.NewTask] = []
     words: list[Word] = []
     is_uploaded = True
     limit = () if batch.max_waiting is None else (batch.max_waiting,)
     one_by_one = batch.has_keys or bool(limit)
 
-    def arguments(current: Edition) -> tuple[Word, ...] | None:
+    def arguments(current: OptionsVersion) -> tuple[Word, ...] | None:
         """Return the script's arguments; None if the tube was altered after `words` was made."""
-        if current is not edition:
+        if current is not version:
             return None
         waiting = puts.waiter_words(port, waits=waits)
         return (
@@ -93,10 +93,10 @@ def put_many(port: Port[F], batch: Batch, *, waits: bool = False) -> Flow[list[F
 
     try:
         while True:
-            current = yield from port.edition()
-            if current is not edition:
+            current = yield from port.version()
+            if current is not version:
                 batch.check_size(current.options.get("capacity", 0))
-                edition, new_tasks = current, [current.write(options) for options, _ in batch.runs]
+                version, new_tasks = current, [current.write(options) for options, _ in batch.runs]
                 words = _arguments_of(port, batch, new_tasks, one_by_one=one_by_one)
                 if batch.upload_options is not current:
                     _discard_upload(port, batch)
@@ -203,7 +203,7 @@ def _discard_upload(port: Port[F], batch: Batch) -> None:
     """Remove the uploaded tasks."""
     name, batch.upload_key, batch.upload_options = batch.upload_key, "", None
     if name:
-        port.shared.store.later(lambda: _remove(port, name))
+        port.connection.store.later(lambda: _remove(port, name))
 
 
 def _remove(port: Port[F], name: str) -> Flow[None]:
@@ -272,7 +272,7 @@ def _untake_later(port: Port[F], taken: dict[int, int]) -> None:
     takes = list(reversed(taken.items()))  # Each task returns to the front, so the last one goes first.
     for first in range(0, len(takes), TAKES):
         words = [word for take in takes[first : first + TAKES] for word in take]
-        port.shared.store.later(lambda words=words: port.undo("untake", *words))  # type: ignore[misc]
+        port.connection.store.later(lambda words=words: port.undo("untake", *words))  # type: ignore[misc]
 
 
 def ack_many(port: Port[F], tasks: object) -> dict[int, bool]:
@@ -337,7 +337,7 @@ def relay_limit(port: Port[F], target: object) -> int:
     """Return the number of tasks that one call of `relay` moves; 0 if `target` is on another node."""
     if not isinstance(target, Port):
         return 0
-    here, there = port.shared.store, target.shared.store
+    here, there = port.connection.store, target.connection.store
     if here.server.moving or here.server.url != there.server.url or here.manual != there.manual:
         return 0
     is_laned = port.shared.driver.lane is not None or target.shared.driver.lane is not None
@@ -351,7 +351,7 @@ def relay(port: Port[F], target: Port, tasks: list[F], batch: Batch) -> list[boo
     limit of a call are left out. Return None if the target has no room.
     """
     flow = _relay(port, target, tasks, [*batch])
-    if target.shared.store.manual and target.shared.queue.take_waiters:
+    if target.connection.store.manual and target.shared.queue.take_waiters:
         flow = target.shared.serving.serve_after(flow)
     return port.change(flow)
 
@@ -369,14 +369,14 @@ def _relay(port: Port[F], target: Port, tasks: list[F], items: list[tuple[bytes,
     yield from puts.require_keep_done(target, *(options for _, options in items))
     while True:
         own_session, target_session = (yield from port.open_session()), (yield from target.open_session())
-        edition, field = target_session.edition, f"a{target_session.token}.{target_session.caller}.m"
-        now, number = target.shared.store.now(), next(script_call.numbers)
-        put_words: list[Word] = [target_session.number, target_session.token, field, number, now, edition.room]
+        version, field = target_session.version, f"a{target_session.token}.{target_session.caller}.m"
+        now, number = target.connection.store.now(), next(script_call.numbers)
+        put_words: list[Word] = [target_session.number, target_session.token, field, number, now, version.room]
         for raw, options in items[:count]:
-            put_words += puts.item_words(target, edition.write(options), raw, options)
-        relay_script = relaying(own_session.edition.script("relay"), edition.script("put_keyed"))
+            put_words += puts.item_words(target, version.write(options), raw, options)
+        relay_script = relaying(own_session.version.script("relay"), version.script("put_keyed"))
         words = count, *sources, target.shared.key, *put_words
-        call = ScriptCall(relay_script, port.shared.key, words, own_session, port.shared.store.now())
+        call = ScriptCall(relay_script, port.shared.key, words, own_session, port.connection.store.now())
         reply = yield call
         if type(reply) is not ErrorReply:
             return [entry != _UNCHANGED[0] for entry in bytes_of(reply)]
@@ -409,8 +409,8 @@ def _change_many(
     """
     done = dict.fromkeys(those, False)
     try:
-        edition = yield from port.edition()
-        is_batched = name == "ack_many" and not edition.is_paced and "keep_done" not in edition.options
+        version = yield from port.version()
+        is_batched = name == "ack_many" and not version.is_paced and "keep_done" not in version.options
         size = IDS if is_batched else IDS_ALONE
         if port.shared.driver.lane is not None:
             size = IDS_ALONE if is_batched else IDS_WITH_LANES

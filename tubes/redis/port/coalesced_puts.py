@@ -24,8 +24,8 @@ from tubes.values.task import F
 if TYPE_CHECKING:
     from tubes.backend.interface import Options
     from tubes.errors import TubesError
+    from tubes.redis.options_version import TubeSession
     from tubes.redis.port.base import PortConnection
-    from tubes.redis.sessions.edition import TubeSession
     from tubes.redis.waiting.shared_tube import SharedTube
 
 #: The channels of a connection by event loop.
@@ -43,12 +43,12 @@ class CoalescedPuts(ScriptCall):
 
     grows = True
 
-    __slots__ = ("_edition", "_futures", "_growing", "_port", "_runs", "_size")
+    __slots__ = ("_futures", "_growing", "_port", "_runs", "_size", "_version")
 
     def __init__(self, port: LoopPort, session: TubeSession, growing: dict[str, ScriptCall]) -> None:
-        put_script, now = session.edition.script("put"), port.connection.store.now()
+        put_script, now = session.version.script("put"), port.connection.store.now()
         super().__init__(put_script, port.shared.key, (), session, now)
-        self._edition: Final = session.edition
+        self._version: Final = session.version
         # These puts have no keys, and never wait for room.
         self.answers = replies.BYTES
         self._port: Final = port
@@ -70,7 +70,7 @@ class CoalescedPuts(ScriptCall):
         self._size += len(raw)
         count = len(futures)
         if count == 2:
-            self.script = self._edition.script("put_many")
+            self.script = self._version.script("put_many")
         if count == MOST or self._size >= BYTES:
             self._close()
 
@@ -91,7 +91,7 @@ class CoalescedPuts(ScriptCall):
     def _make_arguments(self) -> None:
         if len(self._futures) == 1:
             new, [raw] = self._runs[0]
-            self.args = puts.put_words(self._port, self._edition, new, raw)
+            self.args = puts.put_words(self._port, self._version, new, raw)
             return
         words = task_codec.put_words(self._runs, laned=self._port.shared.driver.lane is not None)
         self.args = (len(self._futures), "", len(words), "", "", "", *words)
@@ -139,10 +139,10 @@ class LoopPort(TubePort[F]):
         session = self.session
         if session is None or not self._coalesces or not isinstance(channel, LoopChannel):
             return super().put(data, options)
-        if session.edition.is_bounded or (options and not NEEDS_OTHER_SCRIPT.isdisjoint(options)):
+        if session.version.is_bounded or (options and not NEEDS_OTHER_SCRIPT.isdisjoint(options)):
             return super().put(data, options)  # Each of these puts needs its own reply: the tube may be full.
         raw, options = self.prepare(data, options)
-        new = session.edition.write(options)
+        new = session.version.write(options)
         return self._put_coalesced(channel, session, new, raw, options)  # type: ignore[return-value]
 
     async def _put_coalesced(

@@ -22,7 +22,7 @@ from tubes.values.task import F
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options
-    from tubes.redis.sessions.edition import Edition
+    from tubes.redis.options_version import OptionsVersion
 
 #: Options of a put that need another script or several scripts.
 NEEDS_OTHER_SCRIPT: Final = frozenset({"key", "keep_done", MAX_WAITING})
@@ -47,13 +47,13 @@ def put_encoded(
     keyed = "key" in options or bool(old or limit)
     new: Any = None
 
-    def words(edition: Edition) -> tuple[Word, ...]:
+    def words(version: OptionsVersion) -> tuple[Word, ...]:
         nonlocal new
-        new = edition.write(options)
+        new = version.write(options)
         if not keyed:
-            return put_words(port, edition, new, raw, waits=waits)
+            return put_words(port, version, new, raw, waits=waits)
         item = item_words(port, new, raw, options)
-        return 1, "", len(item), edition.room, *waiter_words(port, waits=waits), *item, *old, *limit
+        return 1, "", len(item), version.room, *waiter_words(port, waits=waits), *item, *old, *limit
 
     name = "again" if old else "put_limited" if limit else "put_keyed" if keyed else "put"
     reply = yield from port.ask_by_options(name, words, slot=SERVING if waits else None)
@@ -85,23 +85,23 @@ def again(port: Port[F], task: object) -> Flow[F | None]:
 def require_keep_done(port: Port[F], *options: Options) -> Flow[None]:
     """Alter the tube to keep done tasks if a put requires it and the tube does not yet."""
     if any(options_of_put.get("keep_done") for options_of_put in options):
-        edition = yield from port.edition()
-        if "keep_done" not in edition.options:
+        version = yield from port.version()
+        if "keep_done" not in version.options:
             yield from tube.set_options(port, {"keep_done": 0})
 
 
 def waiter_words(port: Port[F], *, waits: bool) -> tuple[Word, Word]:
     """Return a put's arguments about this process: how many callers wait for room, and its name."""
     shared = port.shared
-    return (shared.queue.count(), shared.store.process) if waits else ("", "")
+    return (shared.queue.count(), port.connection.store.process) if waits else ("", "")
 
 
 def put_words(
-    port: Port[F], edition: Edition, new: task_codec.NewTask, raw: bytes, *, waits: bool = False
+    port: Port[F], version: OptionsVersion, new: task_codec.NewTask, raw: bytes, *, waits: bool = False
 ) -> tuple[Word, ...]:
     """Return the arguments of the script `put` for a new task."""
     waiting = waiter_words(port, waits=waits)
-    return new.flags, new.header + raw, new.due, new.pri, new.lane, edition.room, *waiting
+    return new.flags, new.header + raw, new.due, new.pri, new.lane, version.room, *waiting
 
 
 def item_words(port: Port[F], new: task_codec.NewTask, raw: bytes, options: Options) -> tuple[Word, ...]:

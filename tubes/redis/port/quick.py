@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tubes.backend.interface import Options
     from tubes.drivers.driver import Driver
-    from tubes.redis.sessions.edition import TubeSession
+    from tubes.redis.options_version import TubeSession
     from tubes.redis.transport.channel import ThreadChannel
     from tubes.redis.waiting.shared_tube import SharedTube
 
@@ -56,11 +56,11 @@ class _PackedRequests:
 
     def __init__(self, port: ThreadPort, session: TubeSession, slot: int | str) -> None:
         self.session: Final = session
-        self.edition: Final = session.edition
+        self.version: Final = session.version
         self._port: Final = port
         self._slot: Final = slot
-        self._put_words: Final = _put_word_count(port.shared.driver, self.edition.room)
-        self.plain_end: Final = self.end_of_put(self.edition.plain)
+        self._put_words: Final = _put_word_count(port.shared.driver, self.version.room)
+        self.plain_end: Final = self.end_of_put(self.version.plain)
         self.put: Final = self._head("put", self._put_words)
         self.take: Final = self._head("take", 0)
         ack_words = 3 + (port.shared.driver.lane is not None)
@@ -72,9 +72,9 @@ class _PackedRequests:
 
         `count`: the number of the script's own words.
         """
-        number, token, caller, edition = self.session
+        number, token, caller, version = self.session
         try:
-            sha = edition.script(name).sha
+            sha = version.script(name).sha
         except ServerRefused:
             return b""
         field = f"a{token}.{caller}.{self._slot}"
@@ -84,12 +84,12 @@ class _PackedRequests:
 
     def end_of_put(self, new: task_codec.NewTask) -> bytes:
         """Return the last words of a put."""
-        return _pack_words(*(new.due, new.pri, new.lane, self.edition.room)[: self._put_words - 2])
+        return _pack_words(*(new.due, new.pri, new.lane, self.version.room)[: self._put_words - 2])
 
     def repeat_call(self, number: int, name: str, words: Any, undo: Callable[[Reply], None] | None) -> ScriptCall:
         """Return the call of this number, to send it again."""
-        words = puts.put_words(self._port, self.edition, *words) if name == "put" else words
-        known, sent = self.edition.script(name), (self._slot, number)
+        words = puts.put_words(self._port, self.version, *words) if name == "put" else words
+        known, sent = self.version.script(name), (self._slot, number)
         return ScriptCall(known, self._port.shared.key, words, self.session, undo=undo, sent=sent)
 
 
@@ -132,11 +132,11 @@ class ThreadPort(TubePort[F]):
             or self.closed_error is not None
             or self._manual
             or self._pid != _process
-            or session.edition.lacks
+            or session.version.lacks
         ):
             return super().call(name, request, changes=changes)
         show, args, lease = request
-        call = ScriptCall(session.edition.script(name), self.shared.key, args, self.session_of(lease, session))
+        call = ScriptCall(session.version.script(name), self.shared.key, args, self.session_of(lease, session))
         reply = self._channel.call(call)
         if type(reply) is ErrorReply:
             self._mark_if_damaged(reply)
@@ -156,10 +156,10 @@ class ThreadPort(TubePort[F]):
         packed = self._packed_requests()
         if packed is None or not packed.put or (options and not NEEDS_OTHER_SCRIPT.isdisjoint(options)):
             return super().put(data, options)
-        new, end = packed.edition.plain, packed.plain_end
+        new, end = packed.version.plain, packed.plain_end
         raw, options = self.prepare(data, options)
         if options:
-            new = packed.edition.write(options)
+            new = packed.version.write(options)
             end = packed.end_of_put(new)
         value = new.header + raw
         tail = b"\r\n$0\r\n\r\n$1\r\n%b\r\n$%d\r\n%b\r\n%b" % (new.flags, len(value), value, end)

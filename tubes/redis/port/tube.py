@@ -22,7 +22,7 @@ from tubes.values.task import F
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options, Wrap
-    from tubes.redis.sessions.edition import Edition
+    from tubes.redis.options_version import OptionsVersion
 
 #: Done tasks per call of `trim_done`.
 _TRIMS_PER_CALL: Final = 500
@@ -34,7 +34,7 @@ _INTERVAL_STARTS: Final = {"take": 0, "ack": 1}
 
 def on_loss(port: Port[F], callback: Callable[[Loss | None], object] | None) -> None:
     """Call `callback` when this session loses a task of the tube."""
-    port.shared.store.losses.set(port, callback)
+    port.connection.store.losses.set(port, callback)
 
 
 def is_empty(port: Port[F]) -> Flow[bool]:
@@ -85,7 +85,7 @@ def configure(port: Port[F], lane: object, limits: Options) -> None:
 
 def _set_capacity(port: Port[F], words: tuple[Word, ...]) -> Flow[None]:
     """Set limits of a lane; the first capacity alters the tube, so that it counts the tasks per lane."""
-    if "lane_capacity" not in (yield from port.edition()).options:
+    if "lane_capacity" not in (yield from port.version()).options:
         yield from set_options(port, {"lane_capacity": 0})
     yield from port.ask("pace", *words)
 
@@ -98,9 +98,9 @@ def alter(port: Port[F], changes: Options) -> None:
 def set_options(port: Port[F], changes: Options) -> Flow[None]:
     """Change the options of the tube; `changes` are checked."""
 
-    def words(edition: Edition) -> tuple[Word, ...]:
-        wanted = apply_changes(edition.options, changes)
-        counts = "1" if "lane_capacity" in wanted and "lane_capacity" not in edition.options else ""
+    def words(version: OptionsVersion) -> tuple[Word, ...]:
+        wanted = apply_changes(version.options, changes)
+        counts = "1" if "lane_capacity" in wanted and "lane_capacity" not in version.options else ""
         ahead = (wanted.get("burst", 1) - 1) * wanted.get("rate", 0)
         limits = encode_lane_options(wanted), counts, ahead
         return uuid4().hex, describe_options(wanted), wanted.get("capacity", 0), *limits
@@ -131,10 +131,10 @@ def drop(port: Port[F], force: bool) -> Flow[None]:
     """Remove the tube."""
     flag("force", force)
     shared = port.shared
-    busy = yield from port.ask("drop", "1" if force else "", shared.store.process, shared.queue.count())
+    busy = yield from port.ask("drop", "1" if force else "", port.connection.store.process, shared.queue.count())
     if type(busy) is list:
         raise TubeBusy(name=shared.name, taken=busy[0], waiting=busy[1])
-    shared.vanish()
+    shared.handle_drop()
     yield from port.connection.forget_name(shared.name)
 
 

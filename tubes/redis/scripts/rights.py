@@ -2,7 +2,7 @@
 
 How rights are checked: the script `open` asks once for the right to every command that any script may run. If a command
 that every session needs is missing, the tube is not opened. Otherwise the session knows the missing ones
-(`Edition.lacks`), and a method whose script needs one of them raises an error without a call.
+(`OptionsVersion.lacks`), and a method whose script needs one of them raises an error without a call.
 
 If a right is revoked later, the server refuses a command in the middle of a script, and the writes before it stay. The
 caller then marks the tube (the script `damage`). The next call that processes due tasks finds the mark, and its caller

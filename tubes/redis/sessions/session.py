@@ -9,49 +9,32 @@ other connections may join it. Each of them opens all tubes of the session, and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import uuid4
 
 from tubes.drivers.options import micros
 from tubes.errors import DriverNotFound, ServerRefused, SessionNotFound, Unreadable
 from tubes.redis import validation
+from tubes.redis.options_version import OpenedTube, TubeSession
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.parts import LAYOUT, PARTS
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
-from tubes.redis.sessions.edition import Edition, TubeSession
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply
 
 if TYPE_CHECKING:
-    from tubes.redis.port.base import Port
     from tubes.redis.sessions.store import RedisStore
     from tubes.redis.waiting.shared_tube import SharedTube
 
 
-class OpenedTube(NamedTuple):
-    """The reply of the script `open` for a tube that was opened."""
+class Port(Protocol):
+    """A port of the connection, as its session uses it."""
 
-    driver: Reply
-    options: Reply
-    number: int
-    token: str
-    #: The server's time.
-    now: int
-    #: True if the user may not publish events.
-    is_muted: bool
-    #: The edition of the options; '' for the options of the tube's creation.
-    edition: str
-    #: True if the lanes are throttled or were so before.
-    is_paced: bool
-    #: The commands of scripts that the user may not run.
-    lacks: frozenset[str]
-    #: The number of the request among all in this process: a reply to a later request is not older.
-    request: int
+    session: TubeSession | None
+    last_session: TubeSession | None
 
-    def session(self, caller: str, edition: Edition) -> TubeSession:
-        """Return the session with the options of this edition."""
-        number = f"{self.number} {edition.name}" if edition.name else self.number
-        return TubeSession(number, self.token, caller, edition)
+    @property
+    def shared(self) -> SharedTube: ...
 
 
 class RedisSession:
@@ -61,7 +44,7 @@ class RedisSession:
     it.
     """
 
-    def __init__(self, store: RedisStore, ports: Mapping[SharedTube, Port[Any]]) -> None:
+    def __init__(self, store: RedisStore, ports: Mapping[SharedTube, Port]) -> None:
         self.uuid = uuid4().hex
         #: The name under which its replies are stored.
         self.caller = "0"
@@ -75,7 +58,7 @@ class RedisSession:
         self.name: Final = uuid4().hex[:12]
         self._shared = False
 
-    def ports(self) -> list[Port[Any]]:
+    def ports(self) -> list[Port]:
         """Return a copy of the ports: another thread that finds a tube dropped removes its port."""
         return list(self._ports.values())
 
@@ -83,7 +66,7 @@ class RedisSession:
         """Use the session of this uuid, which may be open elsewhere, without storing it on the server."""
         self.uuid, self.caller = uuid, self.name
 
-    def note(self, port: Port[Any], session: TubeSession) -> Flow[None]:
+    def note(self, port: Port, session: TubeSession) -> Flow[None]:
         """Record that the session is open in the tube of a port."""
         port.session = port.last_session = session
         if self._shared:
@@ -115,9 +98,9 @@ class RedisSession:
             its_driver, its_options, *about = list_of(reply)
             if not about:
                 return its_driver, its_options
-            number, token, now, is_muted, edition, is_paced, lacks = about
-            known, edition_name = validation.token(name, bytes_of(token)), validation.edition(name, edition)
-            fields = number_of(number), known, number_of(now), bool(is_muted), edition_name, bool(is_paced)
+            number, token, now, is_muted, version, is_paced, lacks = about
+            known, version_name = validation.token(name, bytes_of(token)), validation.version(name, version)
+            fields = number_of(number), known, number_of(now), bool(is_muted), version_name, bool(is_paced)
             missing = frozenset(bytes_of(lacks).decode().split())
             return OpenedTube(its_driver, its_options, *fields, missing, request)
 
@@ -200,7 +183,7 @@ class RedisSession:
             process = self._store.process if shared is not None and shared.may_unregister() else ""
             session: TubeSession | None = opened
             while session is not None:
-                leave = session.edition.script("leave")
+                leave = session.version.script("leave")
                 reply: Reply = yield ScriptCall(leave, key, (span, process), session, self._store.now())
                 is_altered = type(reply) is ErrorReply and reply.code == "ALTERED"
                 session = (yield from self._open_other(name, uuid)) if is_altered and name else None
@@ -217,7 +200,7 @@ class RedisSession:
             reply = yield from self.open(name, "any", uuid=uuid)
             if not isinstance(reply, OpenedTube):
                 return None
-            return reply.session(self.caller, self._store.make_edition(name, reply))
+            return reply.session(self.caller, self._store.make_version(name, reply))
         except (Unreadable, ServerRefused, DriverNotFound) as error:
             self._store.leave_out({name: error})
             return None

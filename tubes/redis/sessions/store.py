@@ -11,7 +11,7 @@ from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -24,10 +24,10 @@ from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
 from tubes.errors import ConnectionLost, QueueClosed, TubesError
 from tubes.redis import validation
+from tubes.redis.options_version import OptionsVersion
 from tubes.redis.scripts.assembly import WATCHED, script
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.scripts.rights import CALLING
-from tubes.redis.sessions.edition import Edition
 from tubes.redis.sessions.heartbeats import SessionRenewer
 from tubes.redis.sessions.losses import Losses
 from tubes.redis.transport.attempt import PATIENCE
@@ -40,11 +40,19 @@ from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
-    from tubes.redis.sessions.session import OpenedTube, RedisSession
+    from tubes.redis.options_version import OpenedTube
     from tubes.redis.transport.server import Server
     from tubes.values.codecs import Codec
 
 T = TypeVar("T")
+
+
+class Session(Protocol):
+    """The session of a connection."""
+
+    def renew(self) -> Flow[None]:
+        """Renew a shared session in all of its tubes."""
+        ...
 
 
 class Key(NamedTuple):
@@ -104,10 +112,8 @@ class RedisStore:
         self.process: Final = uuid4().hex
         self.registry: Final = registry or Registry()
         self.strangers: Final = validation.InvalidNames()
-        self.mark_script: Final = script("mark")
-        self.ring_script: Final = script("ring")
         self.closed = False
-        self.sessions: Final[WeakSet[RedisSession]] = WeakSet()
+        self.sessions: Final[WeakSet[Session]] = WeakSet()
         self._shared_tubes: Final[dict[str, SharedTube]] = {}
         #: The numbers of requests that open a tube.
         self.open_requests: Final = count()
@@ -161,7 +167,7 @@ class RedisStore:
             store.enter()
             return store
 
-    def join(self, session: RedisSession) -> None:
+    def join(self, session: Session) -> None:
         """Renew this session's lease from now on."""
         with self._lock:
             self.sessions.add(session)
@@ -287,7 +293,7 @@ class RedisStore:
                 self._warn("sessions could not be renewed", error)
                 continue
             if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
-                shared.vanish()
+                shared.handle_drop()
             elif isinstance(reply, ErrorReply):
                 self._warn("sessions could not be renewed", error_of(reply, self.url))
         for session in snapshot(self.sessions):
@@ -295,7 +301,7 @@ class RedisStore:
         if not lost or self.server.node(self.prefix) not in lost:
             self.read_time(channel)
 
-    def _renew_shared(self, channel: ThreadChannel, session: RedisSession) -> None:
+    def _renew_shared(self, channel: ThreadChannel, session: Session) -> None:
         try:
             run(session.renew(), channel.call)
         except TubesError as error:
@@ -400,33 +406,33 @@ class RedisStore:
         """Return the key of a tube; all its keys begin with it and share its hash slot."""
         return f"{self._root}:{{{self._tag}{name}}}"
 
-    def shared(self, name: str, opened: OpenedTube) -> tuple[SharedTube, Edition]:
+    def shared(self, name: str, opened: OpenedTube) -> tuple[SharedTube, OptionsVersion]:
         """Return the shared tube for an opened tube, created on first use, and its current options."""
         born = creation_of(opened.token)
         with self._lock:
             shared = self._shared_tubes.get(name)
             if shared is not None and shared.born == born:
                 # Another thread may have received the reply to a later request, which has later options.
-                if opened.request > shared.edition_request:
-                    shared.edition_request = opened.request
-                    known = shared.edition
-                    if (known.name, known.is_paced, known.lacks) != (opened.edition, opened.is_paced, opened.lacks):
-                        shared.edition = self.make_edition(name, opened)
+                if opened.request > shared.version_request:
+                    shared.version_request = opened.request
+                    known = shared.version
+                    if (known.name, known.is_paced, known.lacks) != (opened.version, opened.is_paced, opened.lacks):
+                        shared.version = self.make_version(name, opened)
             else:
-                driver, edition = self.driver_of(name, opened.driver), self.make_edition(name, opened)
-                shared = self._shared_tubes[name] = SharedTube(self, name, self.key(name), driver, edition, born)
-                shared.edition_request = opened.request
-            return shared, shared.edition
+                driver, version = self.driver_of(name, opened.driver), self.make_version(name, opened)
+                shared = self._shared_tubes[name] = SharedTube(self, name, self.key(name), driver, version, born)
+                shared.version_request = opened.request
+            return shared, shared.version
 
-    def make_edition(self, name: str, opened: OpenedTube) -> Edition:
+    def make_version(self, name: str, opened: OpenedTube) -> OptionsVersion:
         """Return the options in the server's reply to `open`."""
         driver = self.driver_of(name, opened.driver)
         options = validation.options(name, opened.options, driver)
-        return Edition(
+        return OptionsVersion(
             driver,
             options,
             self.server_micros,
-            opened.edition,
+            opened.version,
             is_paced=opened.is_paced,
             lacks=opened.lacks,
             url=self.url,

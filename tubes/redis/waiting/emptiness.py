@@ -10,7 +10,7 @@ itself.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from tubes.backend.alarms import Alarm
 from tubes.backend.waiters import PENDING, TaskEnd
@@ -21,10 +21,10 @@ from tubes.errors import ConnectionLost, TubesError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tubes.backend.clock import Clock
     from tubes.backend.waiters import Waiter
     from tubes.redis.task_codec import Parsed
     from tubes.redis.transport.script_call import Flow
+    from tubes.redis.waiting.protocols import Tube
     from tubes.redis.waiting.wait_queue import WaitQueue
 
 #: The longest interval between two questions, in microseconds: a lost event delays waiters by at most this much.
@@ -33,46 +33,12 @@ _LONGEST: Final = 5 * SECOND
 _RETRY_INTERVAL: Final = SECOND // 5
 
 
-class _Store(Protocol):
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def manual(self) -> bool: ...
-    def later(self, act: Callable[[], object], /) -> None: ...
-    def run_now(self, flow: Flow[Any], /) -> object: ...
-
-
-class _Subscription(Protocol):
-    def start(self, port: Any, /) -> Flow[int]: ...
-    def close_if_unused(self) -> None: ...
-
-
-class _Port(Protocol):
-    closed_error: Callable[[], TubesError] | None
-
-    def left(self) -> Flow[int]: ...
-    def parsed(self, ids: list[int], /) -> Flow[list[Parsed]]: ...
-    def show(self, parsed: Parsed, /) -> object: ...
-
-
-class _SharedTube(Protocol):
-    """The part of the tube that `Emptiness` uses."""
-
-    @property
-    def store(self) -> _Store: ...
-    @property
-    def subscription(self) -> _Subscription: ...
-    @property
-    def queue(self) -> WaitQueue: ...
-    def watch(self, due: int, /) -> None: ...
-    def tick(self) -> Flow[None]: ...
-
-
 class Emptiness:
     """The callers that wait until the tube is empty or a task ends."""
 
-    def __init__(self, shared: _SharedTube) -> None:
-        self._shared: Final = shared
+    def __init__(self, tube: Tube, queue: WaitQueue) -> None:
+        self._tube: Final = tube
+        self._queue: Final = queue
         self._lock: Final = threading.Lock()
         self._waiters: Final[dict[Waiter, None]] = {}
         # The waiters for the end of a task, by task id.
@@ -82,7 +48,7 @@ class Emptiness:
         self._target: int = 0
         # True while a question to the server is scheduled.
         self._is_scheduled = False
-        self._alarm: Final = Alarm(shared.store.clock, self._fire)
+        self._alarm: Final = Alarm(tube.store.clock, self._fire)
 
     @property
     def waiting(self) -> bool:
@@ -91,7 +57,7 @@ class Emptiness:
 
     def enlist(self, waiter: Waiter) -> None:
         """Add a waiting caller."""
-        store = self._shared.store
+        store = self._tube.store
         with self._lock:
             if (
                 closed := waiter.owner.closed_error
@@ -109,7 +75,7 @@ class Emptiness:
         with self._lock:
             self._forget(waiter)
         if not self._waiters:
-            self._shared.subscription.close_if_unused()
+            self._tube.subscription.close_if_unused()
         return None if waiter.result is PENDING else waiter.result
 
     def _forget(self, waiter: Waiter) -> None:
@@ -131,7 +97,7 @@ class Emptiness:
                 waiter.wake()
                 self._forget(waiter)
         if not self._waiters:
-            self._shared.subscription.close_if_unused()
+            self._tube.subscription.close_if_unused()
 
     def waiters(self, port: object = None) -> list[Waiter]:
         """Return the waiters; with `port` only its waiters."""
@@ -143,7 +109,7 @@ class Emptiness:
         id, state, _, is_kept, *_ = event
         if self._waiters and state in _ENDED:
             for waiter in self._waiters_for([id]):
-                port: _Port = waiter.owner
+                port = waiter.owner
                 result: object = port.show(event) if is_kept else True
                 self.dismiss([waiter], lambda result=result: result)  # type: ignore[misc]
             self._ended += 1
@@ -160,17 +126,17 @@ class Emptiness:
         with self._lock:
             if self._is_scheduled or not self._waiters:
                 return
-            self._shared.store.later(self._check)
+            self._tube.store.later(self._check)
             self._is_scheduled = True
 
     def _fire(self, now: int) -> None:
         self._alarm.cancel()
-        if not self._shared.store.manual:
+        if not self._tube.store.manual:
             self.schedule_check()
             return
         # A test's clock ends expired waits, but first handles the tasks that are due at the same moment.
-        self._shared.store.run_now(self._shared.tick())
-        self._shared.store.run_now(self._check())
+        self._tube.store.run_now(self._tube.tick())
+        self._tube.store.run_now(self._check())
         for waiter in self.waiters():
             if waiter.deadline is not None and waiter.deadline <= now:
                 self.dismiss([waiter], lambda: None)
@@ -180,17 +146,17 @@ class Emptiness:
     def _check(self) -> Flow[None]:
         with self._lock:
             self._is_scheduled = False
-        port: _Port | None = next((waiter.owner for waiter in self.waiters()), None)
+        port = next((waiter.owner for waiter in self.waiters()), None)
         if port is None:
             return
         interval = _LONGEST
         try:
             # Subscribe before asking, so that no later end is missed.
-            soonest = yield from self._shared.subscription.start(port)
+            soonest = yield from self._tube.subscription.start(port)
             if soonest:
-                self._shared.watch(soonest)
+                self._tube.watch(soonest)
             # A waiting put will soon add a task to an empty tube, so that tube does not count as empty.
-            ended, puts = self._ended, len(self._shared.queue.put_waiters)
+            ended, puts = self._ended, len(self._queue.put_waiters)
             if task_ids := list(self._of_task):
                 parsed_tasks = yield from port.parsed(task_ids)
                 ended_ids = {*task_ids} - {id for id, state, *_ in parsed_tasks if state not in _ENDED}
@@ -213,8 +179,8 @@ class Emptiness:
                 self.dismiss(self.waiters(), lambda: failure)
             else:
                 self.schedule_check()
-        if self._waiters and not self._shared.store.manual:
-            self._alarm.set(self._shared.store.clock.micros() + interval)
+        if self._waiters and not self._tube.store.manual:
+            self._alarm.set(self._tube.store.clock.micros() + interval)
 
 
 #: More tasks than can ever end.

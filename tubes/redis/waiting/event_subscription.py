@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from tubes.backend.listeners import notify_listener
@@ -16,9 +16,9 @@ from tubes.redis.transport.attempt import PASSING
 from tubes.redis.transport.wire import ErrorReply, Wire, error_of, pack
 
 if TYPE_CHECKING:
-    from tubes.redis.port.base import Port
     from tubes.redis.transport.script_call import Flow
-    from tubes.redis.waiting.shared_tube import SharedTube
+    from tubes.redis.waiting.emptiness import Emptiness
+    from tubes.redis.waiting.protocols import Port, Tube
 
 _log = logging.getLogger("tubes")
 
@@ -29,10 +29,11 @@ _SILENCE: Final = 15.0
 class EventSubscription:
     """The subscription of one process to the changes of one tube. It lasts as long as the tube has listeners."""
 
-    def __init__(self, shared: SharedTube) -> None:
-        self._shared: Final = shared
+    def __init__(self, tube: Tube, emptiness: Emptiness) -> None:
+        self._tube: Final = tube
+        self._emptiness: Final = emptiness
         self._lock: Final = threading.Lock()
-        self._ports: Final[WeakKeyDictionary[Port[Any], None]] = WeakKeyDictionary()
+        self._ports: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
         self._wire: Wire | None = None
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
@@ -42,9 +43,9 @@ class EventSubscription:
     @property
     def listening(self) -> bool:
         """True if a listener is set, or a caller waits until the tube is empty."""
-        return bool(self._ports) or self._shared.emptiness.waiting
+        return bool(self._ports) or self._emptiness.waiting
 
-    def open(self, port: Port[Any]) -> Flow[None]:
+    def open(self, port: Port) -> Flow[None]:
         """Subscribe for a port to all later changes. Raise the error of a server that refuses."""
         try:
             soonest = yield from self.start(port)
@@ -53,9 +54,9 @@ class EventSubscription:
             raise
         self._ports[port] = None
         if soonest:
-            self._shared.watch(soonest)
+            self._tube.watch(soonest)
 
-    def start(self, port: Port[Any]) -> Flow[int]:
+    def start(self, port: Port) -> Flow[int]:
         """Subscribe to all later changes; return the next due time, or 0.
 
         `port`: sends the request that makes scripts publish changes.
@@ -69,9 +70,9 @@ class EventSubscription:
                     target=self._receive, args=(self._stopped,), name="tubes-events", daemon=True
                 )
                 self._thread.start()
-        return number_of((yield from port.ask("listen", self._shared.store.span())))
+        return number_of((yield from port.ask("listen", self._tube.store.span())))
 
-    def note(self, port: Port[Any]) -> None:
+    def note(self, port: Port) -> None:
         """Record whether a port has a listener; the subscription ends with the last one."""
         self._ports.pop(port, None)
         if port.listener is not None and port.closed_error is None:
@@ -94,9 +95,9 @@ class EventSubscription:
             wire.disconnect()
 
     def _subscribe(self) -> Wire:
-        wire = Wire(self._shared.store.server, self._shared.key)
+        wire = Wire(self._tube.store.server, self._tube.key)
         try:
-            wire.send(pack("SUBSCRIBE", f"{self._shared.key}:events"))
+            wire.send(pack("SUBSCRIBE", f"{self._tube.key}:events"))
             reply = wire.receive(LIST)
             if type(reply) is ErrorReply:
                 raise ConnectionLost(url=wire.url, why=reply) if reply.code in PASSING else error_of(reply, wire.url)
@@ -120,7 +121,7 @@ class EventSubscription:
                             continue
                         self._wire = wire
                     outage.end()
-                    self._shared.emptiness.schedule_check()
+                    self._emptiness.schedule_check()
                 message = wire.poll(_SILENCE)
                 is_silent = message is None
                 if is_silent:
@@ -138,7 +139,7 @@ class EventSubscription:
                     if self._wire is wire:
                         self._wire = None
                 is_pinged = False
-                stopped.wait(outage.next_delay(f"changes of tube {self._shared.name!r} are not received", error))
+                stopped.wait(outage.next_delay(f"changes of tube {self._tube.name!r} are not received", error))
         if wire is not None:
             wire.close()
 
@@ -151,18 +152,18 @@ class EventSubscription:
                 self._has_warned = True
                 _log.warning(
                     "ignored a message on the channel of tube %r, because it is not an event: %s",
-                    self._shared.name,
+                    self._tube.name,
                     type(error).__name__,
                 )
 
     def _dispatch(self, message: bytes) -> None:
         if message == task_codec.ALL_GONE:
-            self._shared.emptiness.schedule_check()
+            self._emptiness.schedule_check()
             return
         event, reply = task_codec.parse_event(message)
-        self._shared.emptiness.handle_event(reply)
+        self._emptiness.handle_event(reply)
         if reply[4] >= 0:
-            self._shared.watch(reply[4])
+            self._tube.watch(reply[4])
         for port in list(self._ports):
             callback = port.listener
             if callback is None:

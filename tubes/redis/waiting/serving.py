@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tubes.backend.waiters import PENDING
 from tubes.errors import ConnectionLost, TubeFull, TubesError, Unreadable
@@ -16,10 +16,10 @@ from tubes.values.task import TaskView
 
 if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
-    from tubes.redis.port.base import Port
     from tubes.redis.task_codec import Parsed
     from tubes.redis.transport.script_call import Flow, ScriptCall
     from tubes.redis.transport.wire import Reply
+    from tubes.redis.waiting.protocols import Port
     from tubes.redis.waiting.wait_queue import WaitQueue
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Serving:
             _log.debug("waiters could not be served", exc_info=True)
         return result
 
-    def hand_out(self, port: Port[Any], call: ScriptCall, reply: bytes) -> Flow[None]:
+    def hand_out(self, port: Port, call: ScriptCall, reply: bytes) -> Flow[None]:
         """Give a task that was taken ahead to the first waiter of its session; give it back without such a waiter."""
         task = _shown(port, task_codec.parse(reply))
         with self._queue.lock:
@@ -95,7 +95,7 @@ class Serving:
         waiter = self._queue.first(self._queue.take_waiters)
         if waiter is None:
             return 0
-        port: Port[Any] = waiter.owner
+        port: Port = waiter.owner
 
         def undo(reply: Reply) -> None:
             if waiter.result is PENDING:
@@ -147,7 +147,7 @@ class Serving:
             self._queue.move(waiter, event)  # Has no effect on a waiter that has left its queue.
 
 
-def _shown(port: Port[Any], taken: Parsed) -> TaskView | Unreadable:
+def _shown(port: Port, taken: Parsed) -> TaskView | Unreadable:
     """Return the task for a waiter, or the error of an unreadable task, which stays taken."""
     try:
         shown: TaskView = port.show(taken)

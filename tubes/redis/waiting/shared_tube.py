@@ -7,6 +7,7 @@ from weakref import WeakSet
 
 from tubes.backend.alarms import Alarm
 from tubes.errors import TubeNotFound
+from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.replies import number_of
 from tubes.redis.transport.script_call import AHEAD, ScriptCall
 from tubes.redis.waiting.emptiness import Emptiness
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
     from tubes.drivers.driver import Driver
     from tubes.errors import TubesError
-    from tubes.redis.port.base import Port
-    from tubes.redis.sessions.edition import Edition
-    from tubes.redis.sessions.store import RedisStore
+    from tubes.redis.options_version import OptionsVersion
     from tubes.redis.transport.script_call import Flow
+    from tubes.redis.waiting.protocols import Port, Store
 
 
 class SharedTube:
@@ -38,35 +38,36 @@ class SharedTube:
     more tasks are available. So one process wakes up per task, and none polls.
     """
 
-    def __init__(self, store: RedisStore, name: str, key: str, driver: Driver, edition: Edition, born: str) -> None:
+    def __init__(self, store: Store, name: str, key: str, driver: Driver, version: OptionsVersion, born: str) -> None:
         self.store: Final = store
         self.name: Final = name
         self.key: Final = key
         self.driver: Final = driver
         #: The newest options known to this process; calls use the options of their session.
-        self.edition = edition
+        self.version = version
+        #: The number of the request that has returned it.
+        self.version_request = 0
         #: True if a script was refused halfway, and the tube could not be marked as damaged.
         self.is_damaged = False
-        #: The number of the request that has returned it.
-        self.edition_request = 0
         #: Distinguishes this tube from others that have had its name.
         self.born: Final = born
-        self.ports: Final[WeakSet[Port[Any]]] = WeakSet()
-        self.closed_error = False
+        self.ports: Final[WeakSet[Port]] = WeakSet()
+        #: True once the tube was dropped.
+        self.is_gone = False
         #: True if a put without a lane was logged.
         self.has_warned = False
         # With a test's clock `fire` ends waits, after handling the tasks that are due at the same moment.
         self.queue: Final = WaitQueue((lambda: 0) if store.manual else store.clock.micros, store.url)
         self.serving: Final = Serving(self.queue)
-        self.wait_loop: Final = WaitLoop(self)
-        self.emptiness: Final = Emptiness(self)
-        self.subscription: Final = EventSubscription(self)
+        self.wait_loop: Final = WaitLoop(self, self.queue, self.serving)
+        self.emptiness: Final = Emptiness(self, self.queue)
+        self.subscription: Final = EventSubscription(self, self.emptiness)
         self._alarm: Final = Alarm(store.clock, self.fire)
 
     @property
     def options(self) -> Mapping[str, Any]:
         """The options of the tube, checked and in internal units."""
-        return self.edition.options
+        return self.version.options
 
     # -- waiters -------------------------------------------------------------------------------------------------------
 
@@ -107,7 +108,7 @@ class SharedTube:
         if answer is None and waiter.request is not None and self.queue.put_waiters:
             self.push_markers()  # The next waiter may need less room.
         if undo and isinstance(answer, TaskView | list):
-            port: Port[Any] = waiter.owner
+            port: Port = waiter.owner
             verb, words = words_to_undo(waiter, answer)
             self.store.later(lambda: port.undo(verb, *words))
         return answer
@@ -147,7 +148,7 @@ class SharedTube:
     def _push_markers(self) -> Flow[None]:
         for marker, line in (("marker", self.queue.take_waiters), ("room", self.queue.put_waiters)):
             if line:
-                yield ScriptCall(self.store.mark_script, self.key, (marker,), parts=(marker,))
+                yield ScriptCall(script("mark"), self.key, (marker,), parts=(marker,))
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -183,7 +184,7 @@ class SharedTube:
 
     def tick(self) -> Flow[None]:
         """Handle due tasks and serve the waiters."""
-        if self.closed_error:
+        if self.is_gone:
             return
         soonest = yield from self.serving.serve_all()
         port = next(iter(self.ports), None)
@@ -206,22 +207,22 @@ class SharedTube:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def vanish(self) -> None:
-        """Handle that the tube is gone: its users in this process get an error."""
+    def handle_drop(self) -> None:
+        """End the use of a dropped tube in this process: its users get an error."""
 
         def closed_error() -> TubesError:
             return TubeNotFound(name=self.name)
 
         with self.queue.lock:
-            if self.closed_error:
+            if self.is_gone:
                 return
             ports = list(self.ports)
         self.store.forget(self)
         for port in ports:
             port.closed_error = closed_error
-            port.connection.forget(self)
+            port.forget()
         self.dismiss(self.queue.waiters(), closed_error)
         self.emptiness.dismiss(self.emptiness.waiters(), closed_error)
         self.subscription.close()
-        self.closed_error = True  # Set last: after an interrupt the next caller repeats everything.
+        self.is_gone = True  # Set last: after an interrupt the next caller repeats everything.
         self.wait_loop.disconnect()

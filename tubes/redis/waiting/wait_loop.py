@@ -32,7 +32,9 @@ from tubes.redis.waiting.wait_queue import TakeAhead
 from tubes.redis.waiting.wake_timer import WakeTimer
 
 if TYPE_CHECKING:
-    from tubes.redis.waiting.shared_tube import SharedTube
+    from tubes.redis.waiting.protocols import Tube
+    from tubes.redis.waiting.serving import Serving
+    from tubes.redis.waiting.wait_queue import WaitQueue
 
 #: Upper bound of one blocking wait, in seconds. If a marker is lost together with the process that popped it, waiters
 #: lose at most this much.
@@ -56,13 +58,16 @@ class WaitLoop:
     The loop has a thread of its own: signals interrupt only the main thread, and so never the loop.
     """
 
-    def __init__(self, shared: SharedTube) -> None:
-        self._shared: Final = shared
-        self._store: Final = shared.store
-        self._key: Final = shared.key
-        self._queue: Final = shared.queue
+    def __init__(self, tube: Tube, queue: WaitQueue, serving: Serving) -> None:
+        self._tube: Final = tube
+        self._store: Final = tube.store
+        self._key: Final = tube.key
+        self._queue: Final = queue
+        self._serving: Final = serving
         #: True while a thread serves the waiters.
         self.is_running = False
+        # True once the tube or the store is closed.
+        self._is_closed = False
         # True while an idle thread waits for a message: True for a new waiter, False to end.
         self._is_idle = False
         self._work: Final[SimpleQueue[bool]] = SimpleQueue()
@@ -72,8 +77,8 @@ class WaitLoop:
         # The next due time and the number of waiters when the wait on the server began.
         self._soonest = 0
         self._count = 0
-        self._wake_timer: Final = WakeTimer(shared.store, shared.key)
-        self._unregister_alarm: Final = Alarm(shared.store.clock, self._unregister_later)
+        self._wake_timer: Final = WakeTimer(tube.store, tube.key)
+        self._unregister_alarm: Final = Alarm(tube.store.clock, self._unregister_later)
         self._outage: Final = Outage(longest=1.0)
 
     def start(self) -> bool:
@@ -101,6 +106,7 @@ class WaitLoop:
     def disconnect(self) -> None:
         """End the wait on the server and close the connection."""
         with self._queue.lock:
+            self._is_closed = True
             channel, self._channel = self._channel, None
             if self._is_idle:
                 self._is_idle = False
@@ -115,7 +121,7 @@ class WaitLoop:
 
     def _unregister(self) -> None:
         channel = self._channel
-        if channel is not None and not self._closing() and self._queue.is_empty():
+        if channel is not None and not self._is_closed and self._queue.is_empty():
             process = self._store.process
             channel.request(self._key, "HDEL", f"{self._key}:waiting", process, f"{process}:room")
 
@@ -150,10 +156,10 @@ class WaitLoop:
                 if not channel.waiting:
                     self._resolve_ahead(channel)
                     if soonest is None:
-                        soonest = run(self._shared.serving.serve_all(), channel.call)
+                        soonest = run(self._serving.serve_all(), channel.call)
                         has_marker = False
                         if soonest and self._store.manual:
-                            self._shared.watch(soonest)
+                            self._tube.watch(soonest)
                     if self._is_needed():
                         self._block(channel, soonest)
                 if channel.waiting:
@@ -165,11 +171,11 @@ class WaitLoop:
                 if isinstance(refusal, TubesError):
                     self._refuse(refusal)
                 if self._is_needed():
-                    what = f"the waiters of tube {self._shared.name!r} could not be served"
+                    what = f"the waiters of tube {self._tube.name!r} could not be served"
                     time.sleep(self._outage.next_delay(what, error))
-        if not self._closing():
+        if not self._is_closed:
             if has_marker:  # A marker arrived too late for the waiters of this process: use it for others.
-                self._store.later(self._shared.tick)
+                self._store.later(self._tube.tick)
             self._unregister_alarm.set(self._store.clock.micros() + _UNREGISTER_DELAY)
 
     def _should_continue(self) -> bool:
@@ -182,14 +188,11 @@ class WaitLoop:
     def _is_needed(self) -> bool:
         """Return True if there is a waiter, or a take whose result is unknown."""
         has_work = not self._queue.is_empty() or self._ahead is not None or self._is_blocked()
-        return has_work and not self._closing()
+        return has_work and not self._is_closed
 
     def _is_blocked(self) -> bool:
         """Return True if a wait on the server has not ended, as far as this process knows."""
         return self._channel is not None and self._channel.waiting
-
-    def _closing(self) -> bool:
-        return self._shared.closed_error or self._store.closed
 
     def _refuse(self, refusal: TubesError) -> None:
         """Give the waiters the error of a server that refuses the loop's commands."""
@@ -291,7 +294,7 @@ class WaitLoop:
         try:
             if not isinstance(reply, bytes):  # An error is ignored here: the next take gets it again.
                 return False
-            run(self._shared.serving.hand_out(self._ahead.port, self._ahead.call, reply), channel.call)
+            run(self._serving.hand_out(self._ahead.port, self._ahead.call, reply), channel.call)
             return True
         except TubesError:
             lost = True  # The task may not have been given back: ask again.

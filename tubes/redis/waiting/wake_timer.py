@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from tubes.backend.alarms import Alarm
 from tubes.drivers.timers import NEVER
+from tubes.redis.scripts.assembly import script
 from tubes.redis.transport.script_call import ScriptCall
 
 if TYPE_CHECKING:
-    from tubes.redis.sessions.store import RedisStore
     from tubes.redis.transport.script_call import Flow
+    from tubes.redis.waiting.protocols import Store
 
 
 class WakeTimer:
@@ -22,7 +23,7 @@ class WakeTimer:
     first request wakes the longest waiter.
     """
 
-    def __init__(self, store: RedisStore, key: str) -> None:
+    def __init__(self, store: Store, key: str) -> None:
         self._store: Final = store
         self._key: Final = key
         self._lock: Final = threading.Lock()
@@ -66,7 +67,7 @@ class WakeTimer:
         store, due, marker = self._store, self._due, self._marker
         if number != self._number:
             return
-        remaining = yield ScriptCall(store.ring_script, self._key, (marker, due), parts=(marker,))
+        remaining = yield ScriptCall(script("ring"), self._key, (marker, due), parts=(marker,))
         with self._lock:
             # The clocks differ slightly: try again.
             if remaining.__class__ is int and remaining > 0 and number == self._number:

@@ -14,30 +14,56 @@ if TYPE_CHECKING:
 
     from tubes.drivers.driver import Driver
     from tubes.redis.scripts.assembly import Script
-    from tubes.redis.transport.wire import Word
+    from tubes.redis.transport.wire import Reply, Word
 
 
 class TubeSession(NamedTuple):
     """A session that is open in a tube."""
 
-    #: The number of the session in the tube, followed in an altered tube by the name of its edition.
+    #: The number of the session in the tube, followed in an altered tube by the name of its version.
     number: Word
     #: The field of the meta hash that exists as long as the session.
     token: str
     #: The name of this caller among the callers of the session.
     caller: str
-    edition: Edition
+    version: OptionsVersion
 
 
 class LeaseSession(TubeSession):
     """The session of a lease, used on behalf of its holder by another caller. The lease ends with the session."""
 
 
-class Edition:
+class OpenedTube(NamedTuple):
+    """The reply of the script `open` for a tube that was opened."""
+
+    driver: Reply
+    options: Reply
+    number: int
+    token: str
+    #: The server's time.
+    now: int
+    #: True if the user may not publish events.
+    is_muted: bool
+    #: The version of the options; '' for the options of the tube's creation.
+    version: str
+    #: True if the lanes are throttled or were so before.
+    is_paced: bool
+    #: The commands of scripts that the user may not run.
+    lacks: frozenset[str]
+    #: The number of the request among all in this process: a reply to a later request is not older.
+    request: int
+
+    def session(self, caller: str, version: OptionsVersion) -> TubeSession:
+        """Return the session with the options of this version."""
+        number = f"{self.number} {version.name}" if version.name else self.number
+        return TubeSession(number, self.token, caller, version)
+
+
+class OptionsVersion:
     """The options of a tube from one `alter` to the next. It is immutable: `alter` makes a new one.
 
-    A session uses the edition with which it opened the tube. Hence the arguments of a script always match the edition
-    named in the call, even if another thread learns of a newer one. The server rejects calls of any other edition with
+    A session uses the version with which it opened the tube. Hence the arguments of a script always match the version
+    named in the call, even if another thread learns of a newer one. The server rejects calls of any other version with
     `ALTERED`, and the caller opens the tube again.
     """
 
