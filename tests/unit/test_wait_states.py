@@ -146,7 +146,7 @@ def task_of(id: int) -> TaskView:
     stored.id, stored.created, stored.data, stored.extras = id, 0, None, None
     stored.pri, stored.ttl, stored.ttr, stored.utube = 0, None, None, None
     nowhere: Any = None
-    return task_codec.shown(TaskView, nowhere, stored, State.READY, 0, NEVER, id)
+    return task_codec.make_task(TaskView, nowhere, stored, State.READY, 0, NEVER, id)
 
 
 class Server:

@@ -302,15 +302,15 @@ def show(kind: type[F], tube: Origin, parsed: Parsed, known: bytes | None = None
     id, state, attempts, take, due, raw = parsed
     try:
         if take and state == b"-":
-            return shown(kind, tube, read_done(id, raw), State.DONE, attempts, NEVER)
+            return make_task(kind, tube, read_done(id, raw), State.DONE, attempts, NEVER)
         stored, offset = read(id, raw)
     except validation.WRONG as error:
         raise validation.unreadable(f"task {id} of tube {tube.name!r}", error) from error
     stored.data = raw[offset:] if known is None else known
-    return shown(kind, tube, stored, _STATES[state], attempts, NEVER if due < 0 else due, take)
+    return make_task(kind, tube, stored, _STATES[state], attempts, NEVER if due < 0 else due, take)
 
 
-def shown(kind: type[F], tube: Origin, stored: Any, state: State, attempts: int, due: int, take: int = 0) -> F:
+def make_task(kind: type[F], tube: Origin, stored: Any, state: State, attempts: int, due: int, take: int = 0) -> F:
     """Return a task with these facts."""
     task = kind()
     task._tube = tube
@@ -387,7 +387,7 @@ def make_taken_tasks(
             if prefix >> 56 or due >= 0:
                 known, offset = read(id, raw)
                 known.data = raw[offset:]
-                add(shown(kind, tube, known, State.TAKEN, attempt_count, NEVER if due < 0 else due, take))
+                add(make_task(kind, tube, known, State.TAKEN, attempt_count, NEVER if due < 0 else due, take))
                 continue
         except validation.WRONG as error:
             validation.leave_out_task(tube, id, error)

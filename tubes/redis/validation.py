@@ -194,13 +194,13 @@ def describe_options(options: Mapping[str, object]) -> bytes:
 
 def encode_lane_options(options: Mapping[str, Any]) -> str:
     """Return a tube's options for lanes (order and limits) as paces.lua reads them; '' for the defaults."""
-    rounds, most = options.get("order") == "round_robin", options.get("max_in_flight", 1)
+    is_round_robin, most = options.get("order") == "round_robin", options.get("max_in_flight", 1)
     interval, jitter = options.get("interval", 0), options.get("jitter", 0)
     from_end = options.get("interval_from") == "ack"
-    if not (rounds or most > 1 or interval > 0 or jitter > 0 or from_end):
+    if not (is_round_robin or most > 1 or interval > 0 or jitter > 0 or from_end):
         return ""
     burst = f" {options['lane_burst']:.0f}" if "lane_burst" in options else ""
-    return f"{interval:.0f} {jitter:.17g} {most:.0f} {rounds:d} {from_end:d}{burst}"
+    return f"{interval:.0f} {jitter:.17g} {most:.0f} {is_round_robin:d} {from_end:d}{burst}"
 
 
 def _to_fields(value: object) -> object:

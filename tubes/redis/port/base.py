@@ -213,13 +213,13 @@ class Port(PortBase[F]):
                 raise (TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken)(id=id, tube=self.shared.name)
             if type(reply) is bytes:
                 known_data = data if known is None or data is not None else known._record.data
-                shown = self.show(task_codec.parse(reply), known_data)
+                found = self.show(task_codec.parse(reply), known_data)
             else:
                 assert known is not None
-                shown = task_codec.shown(self.kind, self.tube, known._record, State.DONE, known._attempts, NEVER)
+                found = task_codec.make_task(self.kind, self.tube, known._record, State.DONE, known._attempts, NEVER)
             if ends:
                 mark_finished(task)
-            return shown
+            return found
 
         identity = identity_of(view, by_put=looks)
         return show, (id, identity, "" if known is None else self.known_word(known), *words), lease
@@ -352,8 +352,8 @@ class Port(PortBase[F]):
 
     def look(self, *commands: bytes) -> Flow[list[Reply]]:
         """Return the replies to packed read-only commands, all run at one moment while the tube exists. For threads."""
-        *replies, there = list_of((yield from self._reply_to(ScriptLook(commands, script("there"), self.shared.key))))
-        if there is None:
+        *replies, tube = list_of((yield from self._reply_to(ScriptLook(commands, script("there"), self.shared.key))))
+        if tube is None:
             raise self.refusal(ErrorReply("TUBEGONE there is no such tube"))
         return replies
 

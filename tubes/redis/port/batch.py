@@ -297,8 +297,8 @@ def renew_many(port: Port[F], tasks: object, seconds: Seconds) -> dict[int, bool
 
 def delete_many(port: Port[F], tasks: object, states: tuple[State, ...] = ()) -> dict[int, bool]:
     """Remove tasks; with `states` only tasks in these states."""
-    those = tasks_by_id(tasks, port.resolve_task)
-    return port.change(_change_many(port, "delete_many", those, letters_of(states), by_put=True))
+    chosen = tasks_by_id(tasks, port.resolve_task)
+    return port.change(_change_many(port, "delete_many", chosen, letters_of(states), by_put=True))
 
 
 def evict(port: Port[F], tasks: list[F]) -> Flow[list[bool]]:
@@ -337,8 +337,8 @@ def relay_limit(port: Port[F], target: object) -> int:
     """Return the number of tasks that one call of `relay` moves; 0 if `target` is on another node."""
     if not isinstance(target, Port):
         return 0
-    here, there = port.connection.store, target.connection.store
-    if here.server.moving or here.server.url != there.server.url or here.manual != there.manual:
+    own, other = port.connection.store, target.connection.store
+    if own.server.moving or own.server.url != other.server.url or own.manual != other.manual:
         return 0
     is_laned = port.shared.driver.lane is not None or target.shared.driver.lane is not None
     return IDS_WITH_LANES if is_laned else RELAYED
@@ -401,24 +401,24 @@ def _relay(port: Port[F], target: Port, tasks: list[F], items: list[tuple[bytes,
 
 
 def _change_many(
-    port: Port[F], name: str, those: TasksById, *args: Word, finishes: bool = True, by_put: bool = False
+    port: Port[F], name: str, chosen: TasksById, *args: Word, finishes: bool = True, by_put: bool = False
 ) -> Flow[dict[int, bool]]:
     """Call a script for each of these tasks; return for each whether it was changed.
 
     `finishes`: the call ends the takes of its callers. `by_put`: identify a task by its put instead of by its take.
     """
-    done = dict.fromkeys(those, False)
+    done = dict.fromkeys(chosen, False)
     try:
         version = yield from port.version()
         is_batched = name == "ack_many" and not version.is_paced and "keep_done" not in version.options
         size = IDS if is_batched else IDS_ALONE
         if port.shared.driver.lane is not None:
             size = IDS_ALONE if is_batched else IDS_WITH_LANES
-        for lease, ids in _by_session(those):
+        for lease, ids in _by_session(chosen):
             for first in range(0, len(ids), size):
                 chunk = ids[first : first + size]
                 words = [*args]
-                for task_id, _, view in map(those.__getitem__, chunk):
+                for task_id, _, view in map(chosen.__getitem__, chunk):
                     words += task_id, identity_of(view, by_put=by_put)
                 reply = yield from port.ask_by_options(name, tuple(words), lease=lease)
                 if type(reply) is ErrorReply:  # The session has ended, so it holds none of these tasks.
@@ -431,7 +431,7 @@ def _change_many(
                     done[id] = entry != _UNCHANGED[0]
     finally:
         if finishes:
-            mark_all_finished(those, done)
+            mark_all_finished(chosen, done)
     return done
 
 
@@ -443,13 +443,13 @@ _TARGET_ERROR: Final = "THERE"
 _ID_PREFIX: Final = b"?"
 
 
-def _by_session(those: TasksById) -> Iterable[tuple[Lease | None, list[int]]]:
+def _by_session(chosen: TasksById) -> Iterable[tuple[Lease | None, list[int]]]:
     """Group the ids by session, each with a lease of that session (None: the caller's own session)."""
-    leases = {id: view for id, (_, _, view) in those.items() if isinstance(view, Lease)}
+    leases = {id: view for id, (_, _, view) in chosen.items() if isinstance(view, Lease)}
     if not leases:
-        return [(None, [*those])]
+        return [(None, [*chosen])]
     found: dict[tuple[int, int] | None, tuple[Lease | None, list[int]]] = {}
-    for id in those:
+    for id in chosen:
         lease = leases.get(id)
         session = None if lease is None else (lease.number, lease.session)
         found.setdefault(session, (lease, []))[1].append(id)

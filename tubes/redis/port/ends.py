@@ -107,10 +107,10 @@ def checkpoint(port: Port[F], task: object, changes: Mapping[str, str]) -> F:
     show_task, words, lease = port.request(task, put, *facts)  # pyright: ignore[reportUnknownArgumentType]
 
     def show(reply: Reply) -> F:
-        shown = show_task(reply)
-        if shown._state is State.DONE:
-            raise TaskCancelled(id=shown.id, tube=port.shared.name, reason=shown.reason)
-        return shown
+        found = show_task(reply)
+        if found._state is State.DONE:
+            raise TaskCancelled(id=found.id, tube=port.shared.name, reason=found.reason)
+        return found
 
     return port.call("checkpoint", (show, words, lease), changes=False)
 

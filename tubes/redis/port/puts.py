@@ -122,7 +122,7 @@ def show_existing(port: Port[F], reply: Reply | task_codec.Parsed, new: task_cod
         task = port.show(task_codec.parse(reply))
     else:
         stored = _stored(port, number_of(reply), port.clock.micros(), new, raw)
-        task = task_codec.shown(port.kind, port.tube, stored, State.DONE, 0, NEVER)
+        task = task_codec.make_task(port.kind, port.tube, stored, State.DONE, 0, NEVER)
         task._times = (None, None, NEVER, NEVER)
         task._extras = Extras(None if new.extras is None else new.extras.key)
     task._extras = (task._extras or NO_EXTRAS)._replace(key_effect=KEPT)
@@ -153,4 +153,4 @@ def show_put(port: Port[F], reply: bytes, new: task_codec.NewTask, raw: bytes) -
     if new.due != "":
         due = created + int(new.due)
         shared.watch(due)
-    return task_codec.shown(port.kind, port.tube, stored, State.DELAYED if new.is_delayed else State.READY, 0, due)
+    return task_codec.make_task(port.kind, port.tube, stored, State.DELAYED if new.is_delayed else State.READY, 0, due)

@@ -18,7 +18,7 @@ from tubes.redis.port import puts, takes
 from tubes.redis.port.base import PortConnection, Request, has_end_effects, lane_word
 from tubes.redis.port.methods import TubePort
 from tubes.redis.port.puts import NEEDS_OTHER_SCRIPT
-from tubes.redis.scripts.replies import BYTES, answers_of
+from tubes.redis.scripts.replies import BYTES, reply_types_of
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
 from tubes.values.options import put_options
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _TAKEN: Final = State.TAKEN
 #: Reply kinds of the scripts.
-_PUT_REPLY: Final = answers_of("put")
-_TAKE_REPLY: Final = answers_of("take")
-_ACK_REPLY: Final = answers_of("ack")
+_PUT_REPLY: Final = reply_types_of("put")
+_TAKE_REPLY: Final = reply_types_of("take")
+_ACK_REPLY: Final = reply_types_of("ack")
 # The process id, cached because it is a system call and every method needs it.
 _process = os.getpid()
 
@@ -208,7 +208,7 @@ class ThreadPort(TubePort[F]):
         head = packed.ack
         reply = self._channel.exchange(self.shared.key, head, tail, _ACK_REPLY, packed.repeat_call, "ack", words)
         if type(reply) is int:
-            done = task_codec.shown(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)
+            done = task_codec.make_task(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)
         elif type(reply) is bytes:
             done = self.show(task_codec.parse(reply), task._record.data)
         else:

@@ -75,8 +75,10 @@ def configure(port: Port[F], lane: object, limits: Options) -> None:
     name = lane_of(port._driver, lane)
     changes = check_lane_limits(limits)
     pairs = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
-    given: list[Any] = [unset if wanted is None else _INTERVAL_STARTS.get(wanted, wanted) for wanted, unset in pairs]
-    *values, capacity, burst = given
+    limit_words: list[Any] = [
+        unset if wanted is None else _INTERVAL_STARTS.get(wanted, wanted) for wanted, unset in pairs
+    ]
+    *values, capacity, burst = limit_words
     words: tuple[Word, ...] = (encode_text(name), "", *values, "", capacity, "", burst)
     if changes.get("capacity") is not None:
         return port.change(_set_capacity(port, words))

@@ -25,7 +25,7 @@ from tubes.redis.scripts.expansion import expand
 from tubes.redis.scripts.library import add_definitions
 from tubes.redis.scripts.lines import GENERATED, Line, read, replace_words
 from tubes.redis.scripts.parts import PARTS
-from tubes.redis.scripts.replies import ErrorReply, answers_of
+from tubes.redis.scripts.replies import ErrorReply, reply_types_of
 from tubes.redis.scripts.rights import as_lua, commands_in
 
 if TYPE_CHECKING:
@@ -134,11 +134,11 @@ _DEFAULTS: Final = TubeSettings()
 
 
 @cache
-def script(verb: str, driver: Driver | None = None, settings: TubeSettings = _DEFAULTS) -> Script:
+def script(method: str, driver: Driver | None = None, settings: TubeSettings = _DEFAULTS) -> Script:
     """Return the script of a method for a driver and a tube with these settings; `driver`: None for `PLAIN` scripts."""
-    text = "\n".join(line.text.strip() for line in assembled(verb, driver, settings))
-    made = _make_script(text, verb)
-    _ASSEMBLERS[made.sha] = partial(assembled, verb, driver, settings)
+    text = "\n".join(line.text.strip() for line in assembled(method, driver, settings))
+    made = _make_script(text, method)
+    _ASSEMBLERS[made.sha] = partial(assembled, method, driver, settings)
     return made
 
 
@@ -154,25 +154,25 @@ def trial(rank_lua: str) -> Script:
     return _make_script(f"local id, pri, created = 1, 1, 1 return tostring(({rank_lua}) + 0)", "trial")
 
 
-def _make_script(text: str, verb: str) -> Script:
+def _make_script(text: str, method: str) -> Script:
     raw = text.encode()
-    return Script(raw, sha1(raw, usedforsecurity=False).hexdigest().encode(), answers_of(verb), commands_in(text))
+    return Script(raw, sha1(raw, usedforsecurity=False).hexdigest().encode(), reply_types_of(method), commands_in(text))
 
 
-def assembled(verb: str, driver: Driver | None = None, settings: TubeSettings = _DEFAULTS) -> list[Line]:
+def assembled(method: str, driver: Driver | None = None, settings: TubeSettings = _DEFAULTS) -> list[Line]:
     """Return the lines of a script."""
-    body = read(f"verbs/{verb}")
-    if driver is None or verb in PLAIN:
+    body = read(f"verbs/{method}")
+    if driver is None or method in PLAIN:
         return _code(replace_words(expand(body, frozenset()), _CONSTANTS))
     # A file that several scripts include may test the name of the script.
-    knobs = knobs_of(driver, settings) | {verb.upper()}
-    if "PACED" in knobs or _READS_THROTTLED.fullmatch(verb):
+    knobs = knobs_of(driver, settings) | {method.upper()}
+    if "PACED" in knobs or _READS_THROTTLED.fullmatch(method):
         knobs |= {"PACES"}
-    head = expand(read("steps/check" if verb.startswith("check_") else "steps/head"), knobs)
+    head = expand(read("steps/check" if method.startswith("check_") else "steps/head"), knobs)
     lines = _with_meta([*head, *add_definitions(expand(body, knobs), knobs)])
     return _code(
         replace_words(
-            lines, _CONSTANTS | _constants_of(driver, settings) | {"PUTS": "true" if verb in _PUTS else "false"}
+            lines, _CONSTANTS | _constants_of(driver, settings) | {"PUTS": "true" if method in _PUTS else "false"}
         )
     )
 

@@ -69,7 +69,7 @@ LIST: Final = _kinds(list)
 MARKER: Final = _kinds(NoneType, list)
 
 #: Scripts by the types of their replies.
-_VERBS: Final[Mapping[frozenset[type], str]] = {
+_METHODS: Final[Mapping[frozenset[type], str]] = {
     NOTHING: "alter damage disarm leave mark pace release_all resume stage stream_skip stream_slots truncate unput "
     "untake",
     NUMBER: "listen rate restart_rests ring tick trim_done write_clean write_done write_keep",
@@ -83,9 +83,9 @@ _VERBS: Final[Mapping[frozenset[type], str]] = {
     _kinds(NoneType, bytes, int): "oldest age",
     _kinds(bytes, int): "ack take",
 }
-_TYPES: Final = {verb: kinds for kinds, verbs in _VERBS.items() for verb in verbs.split()}
+_TYPES: Final = {method: kinds for kinds, methods in _METHODS.items() for method in methods.split()}
 
 
-def answers_of(verb: str) -> frozenset[type]:
+def reply_types_of(method: str) -> frozenset[type]:
     """Return the possible types of the reply to a script."""
-    return _TYPES.get(verb, ANY)
+    return _TYPES.get(method, ANY)
