@@ -126,13 +126,13 @@ def test_take_that_starts_while_the_queue_closes_does_not_wait(place: str) -> No
     with tubes.connect(place) as queue:
         tube = queue.tube("load")
         port: Any = tube._port
-        enlist = port.shared.enlist
+        enlist = port.shared.wait_loop.enlist
 
         def late(waiter: Any) -> None:
             queue.close()
             enlist(waiter)
 
-        port.shared.enlist = late
+        port.shared.wait_loop.enlist = late
         with pytest.raises(QueueClosed):
             tube.take(timeout=60)
 

@@ -619,14 +619,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     # -- waiting on a server, and retries ------------------------------------------------------------------------------
     Mutant(
         "put that may have been done ends without a warning",
-        "tubes/redis/waiting/wait_states.py",
+        "tubes/redis/waiting/wait_queue.py",
         "_LATE_AGAIN: WaitMove(_ANSWERED, wakes=True, warns=True),\n    },\n    # The reply to a put is lost.",
         "_LATE_AGAIN: WaitMove(_ANSWERED, wakes=True),\n    },\n    # The reply to a put is lost.",
         ("tests/unit/test_wait_states.py",),
     ),
     Mutant(
         "waiter that could not be woken counts as served",
-        "tubes/redis/waiting/wait_states.py",
+        "tubes/redis/waiting/wait_queue.py",
         '"unheard": {_ANSWERED: WaitMove(_GONE)}',
         '"unheard": {_ANSWERED: WaitMove(_ANSWERED)}',
         ("tests/unit/test_wait_states.py",),
@@ -647,7 +647,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "task for a waiter that has gone is not given back",
-        "tubes/redis/waiting/serving.py",
+        "tubes/redis/waiting/wait_loop.py",
         "if not self._queue.give(waiter, _shown(port, reply)):",
         "if self._queue.give(waiter, _shown(port, reply)) is None:",
         ("tests/unit/test_wait_states.py",),

@@ -16,9 +16,8 @@ from tubes.drivers.timers import NEVER
 from tubes.errors import ConnectionLost, QueueClosed, ServerRefused, TubesError
 from tubes.redis import task_codec
 from tubes.redis.transport.script_call import WaitForLock
-from tubes.redis.waiting.serving import Serving
-from tubes.redis.waiting.wait_queue import WaitQueue
-from tubes.redis.waiting.wait_states import WAIT_MOVES, WaitMove, WaitState
+from tubes.redis.waiting.wait_loop import Serving
+from tubes.redis.waiting.wait_queue import WAIT_MOVES, WaitMove, WaitQueue, WaitState
 from tubes.values.task import TaskView
 
 #: All rows of the table except the first, the arrival of a waiter.
@@ -246,7 +245,7 @@ def play(seed: int) -> Recorded:
             queue.move(caller, rng.choice(["arm", "disarm"]))
 
     def serve() -> None:
-        flow = rng.choice([serving.serve_all, serving.serve_one])()
+        flow: Any = serving.serve() if rng.random() < 0.5 else serving.serve_one()
         try:
             step = next(flow)
             while True:
@@ -321,7 +320,7 @@ def test_random_runs_use_every_row_of_the_table_and_no_other() -> None:
 def test_interrupted_serving_frees_its_lock() -> None:
     for moment in count():
         serving = Serving(WaitQueue(lambda: 0, "redis://x"))
-        flow = serving.serve_all()
+        flow = serving.serve()
         hits = interrupt_twice(lambda flow=flow: list(flow), moment, NEVER)  # type: ignore[misc]
         assert not serving.lock.locked(), moment
         if not hits:

@@ -327,7 +327,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         self.session.closing = True
         for port in list(self._ports.values()):
             port.closed_error = _closed_error
-            port.shared.dismiss(port.shared.queue.waiters(port), _closed_error)
+            port.shared.wait_loop.dismiss(port.shared.queue.waiters(port), _closed_error)
             port.shared.emptiness.dismiss(port.shared.emptiness.waiters(port), _closed_error)
             port.listener = None
             port.shared.subscription.note(port)

@@ -254,7 +254,7 @@ class Port(PortBase[F]):
         """
         while True:
             if self.shared.queue.stale is not None:
-                yield from self.shared.cancel_stale_take()
+                yield from self.shared.wait_loop.cancel_stale_take()
             if self.shared.is_damaged:
                 yield from self.mark_damaged()
             session = self.session_of(lease, (yield from self.open_session()))
@@ -391,7 +391,8 @@ class Port(PortBase[F]):
 
     def take_waiting(self, count: int, undo: Callable[[Reply], None] | None = None) -> Flow[Parsed | int]:
         """Take for one of `count` waiters; return a task for `show`, or the next due time."""
-        reply = yield from self.ask("take", count, self.connection.store.process, undo=undo, slot=SERVING)
+        words = (count, self.connection.store.process)
+        reply = yield from self.ask_by_options("take", words, undo=undo, slot=SERVING)
         return task_codec.parse(reply) if type(reply) is bytes else number_of(reply)
 
     def take_ahead(self, count: int) -> ScriptCall | None:
@@ -455,17 +456,17 @@ class Port(PortBase[F]):
         if _waits_for_events(waiter):
             self.shared.emptiness.enlist(waiter)
         else:
-            self.shared.enlist(waiter)
+            self.shared.wait_loop.enlist(waiter)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Remove the waiter; return its result, or None if it has none yet. `undo`: give the result back."""
         if _waits_for_events(waiter):
             return self.shared.emptiness.withdraw(waiter)
-        return self.shared.withdraw(waiter, undo=undo)
+        return self.shared.wait_loop.withdraw(waiter, undo=undo)
 
     def must_keep_waiting(self, waiter: Waiter) -> bool:
         """Return True if the waiter's put was sent: it is woken soon, although its timeout has passed."""
-        return not _waits_for_events(waiter) and self.shared.must_keep_waiting(waiter)
+        return not _waits_for_events(waiter) and self.shared.queue.move(waiter, "keep")
 
     def abandon(self, waiter: Waiter) -> None:
         """Withdraw the waiter and undo its call in another thread: finalizers may run at any point of the program."""

@@ -180,7 +180,7 @@ class RedisSession:
         for key, opened in open_in.items():
             shared = shared_tubes.get(key)
             name = others.get(key, "") if shared is None else shared.name
-            process = self._store.process if shared is not None and shared.may_unregister() else ""
+            process = self._store.process if shared is not None and shared.wait_loop.may_be_registered() else ""
             session: TubeSession | None = opened
             while session is not None:
                 leave = session.version.script("leave")

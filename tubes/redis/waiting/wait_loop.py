@@ -1,41 +1,73 @@
-"""The thread that waits on the server for all callers of one tube in this process.
+"""The thread that serves the waiters of one tube in this process.
 
-**How waiting works.** A caller whose take finds no task joins a queue in this process (`WaitQueue`). One thread per
-tube runs `WaitLoop`: it blocks on the server with `BZPOPMIN` on the tube's marker key, and sends a take for the first
-waiter right behind it. So the server runs that take as soon as a marker arrives, and both replies come back together. A
-call that makes a task available (a put, a release, a lane that becomes free) pushes one marker, and the server hands it
-to one blocked process. Tasks that become due by time have no such call: a `WakeTimer` in one of the waiting processes
-pushes a marker when they are due. Puts that wait for room use a second marker key, `room`.
+# How waiting on a server works
+
+A caller whose take finds no task joins a queue of this process: `WaitLoop.enlist`. One thread per tube serves the
+queue:
+
+1. It takes for the first waiter, until no task is available (`Serving.serve`). The take registers this process at the
+   server as waiting. Puts that wait for room are sent in the same way.
+2. It blocks on the server with `BZPOPMIN` on the marker key of the tube, and sends a take for the first waiter right
+   behind it (`WaitLoop._block`).
+3. A call that makes a task available (a put, a release, a lane that becomes free) pushes one marker if a process is
+   waiting, and the server hands the marker to one blocked process. The server runs the take behind the `BZPOPMIN` at
+   once, so both replies come back together (`WaitLoop._wait`), and the thread wakes the waiter with the task. That take
+   pushes another marker if more tasks are available. So one process wakes up per task, and none polls.
+
+Tasks that become due by time have no such call: the `WakeTimer` of a waiting process pushes a marker when they are due.
+Puts that wait for room block on a second marker key, `room`.
 
 Three things can go wrong. (1) The process that popped a marker dies: no wait is longer than `LONGEST_SLEEP`, so another
 process looks again. (2) The waiter leaves while its take is on the way: the task goes to the next waiter, or back to
 the tube, and the attempt does not count. (3) The connection breaks: the loop reconnects with backoff, and a put whose
-reply was lost counts as `UNSURE` until it is sent again. Every transition of a waiter is a row of `WAIT_MOVES`.
+reply was lost counts as `UNSURE` until it is sent again.
+
+Each fact has one owner. `WaitQueue`: the waiters, their states (each transition is a row of `WAIT_MOVES`), and the take
+that was sent ahead. `Serving`: whose turn it is to call the server for waiters. `WaitLoop`: the thread and its
+connection. `SharedTube`: the time at which a task is due.
+
+With a test's clock (`store.manual`) nothing happens by itself: `enlist` and the calls of users serve the waiters, and
+the thread takes nothing ahead.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from _thread import start_new_thread
+from collections.abc import Sequence
+from itertools import repeat
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from tubes.backend.alarms import Alarm
 from tubes.backend.flow import run
 from tubes.backend.retry import Outage
+from tubes.backend.waiters import PENDING
 from tubes.drivers.options import SECOND
-from tubes.errors import ConnectionLost, TubesError
+from tubes.errors import ConnectionLost, TubeFull, TubesError, Unreadable
+from tubes.redis import task_codec
+from tubes.redis.scripts.assembly import script
 from tubes.redis.transport.channel import ThreadChannel
-from tubes.redis.transport.script_call import SERVING
+from tubes.redis.transport.script_call import AHEAD, SERVING, ScriptCall, WaitForLock
 from tubes.redis.transport.wire import ErrorReply, error_of
-from tubes.redis.waiting.wait_queue import TakeAhead
+from tubes.redis.waiting.wait_queue import TakeAhead, WaitState
 from tubes.redis.waiting.wake_timer import WakeTimer
+from tubes.values.task import TaskView
 
 if TYPE_CHECKING:
-    from tubes.redis.waiting.protocols import Tube
-    from tubes.redis.waiting.serving import Serving
+    from collections.abc import Callable
+
+    from tubes.backend.waiters import Waiter
+    from tubes.redis.task_codec import Parsed
+    from tubes.redis.transport.script_call import Flow
+    from tubes.redis.transport.wire import Reply
+    from tubes.redis.waiting.protocols import Port, Tube
     from tubes.redis.waiting.wait_queue import WaitQueue
 
+T = TypeVar("T")
+_log = logging.getLogger("tubes")
 #: Upper bound of one blocking wait, in seconds. If a marker is lost together with the process that popped it, waiters
 #: lose at most this much.
 LONGEST_SLEEP: Final = 5.0
@@ -47,6 +79,140 @@ _MARGIN: Final = 0.0015
 _IDLE_TIMEOUT: Final = 0.1
 #: Keep this process registered as waiting for this many microseconds after its last waiter left.
 _UNREGISTER_DELAY: Final = SECOND
+
+
+class Serving:
+    """The flows that serve waiters. One flow runs at a time, so waiters are served in the order of arrival.
+
+    If a waiter has left, the call made for it is undone.
+    """
+
+    def __init__(self, queue: WaitQueue) -> None:
+        self._queue: Final = queue
+        #: Held while a flow serves.
+        self.lock: Final = threading.Lock()
+        # Each item tries to acquire the lock: no interrupt comes between an acquisition and the body of the `for` loop.
+        self._acquisitions: Final = map(self.lock.acquire, repeat(False))
+
+    def serve(self, *, only_one: bool = False) -> Flow[int | None]:
+        """Serve all waiters that can be served; return the next due time (0: none).
+
+        `only_one`: serve at most the first waiter for a task; return None if it was served. An interrupt never leaves
+        the lock held.
+        """
+        is_locked = False
+        try:
+            for is_locked in self._acquisitions:
+                if is_locked:
+                    break
+                yield WaitForLock(self.lock)
+            full: set[object] = set()
+            while not only_one and self._queue.put_waiters and (yield from self._serve_putter(full)):
+                pass
+            while True:
+                soonest = yield from self._serve_take()
+                if only_one or soonest is not None:
+                    return soonest
+        finally:
+            if is_locked:
+                self.lock.release()
+
+    def serve_one(self) -> Flow[bool]:
+        """Serve the first waiter for a task; return False if no task was available for it."""
+        return (yield from self.serve(only_one=True)) is None
+
+    def serve_after(self, verb: Flow[T]) -> Flow[T]:
+        """Run a flow, then serve the waiters of this process, which need no marker then."""
+        result = yield from verb
+        try:
+            yield from self.serve()
+        except TubesError:
+            _log.debug("waiters could not be served", exc_info=True)
+        return result
+
+    def hand_out(self, port: Port, call: ScriptCall, reply: bytes) -> Flow[None]:
+        """Give a task that was taken ahead to the first waiter of its session; give it back without such a waiter."""
+        task = _shown(port, task_codec.parse(reply))
+        with self._queue.lock:
+            first = self._queue.receiver(call)
+            if first is not None and self._queue.give(first, task):
+                self._queue.ahead = None
+                return
+        id, _, _, take, _, _ = task_codec.parse(reply)
+        yield from port.undo("untake", id, take, slot=AHEAD, session=call.session)
+
+    def _serve_take(self) -> Flow[int | None]:
+        """Serve the first waiter for a task; return None, or the next due time (0: none) if no task was available."""
+        waiter = self._queue.first(self._queue.take_waiters)
+        if waiter is None:
+            return 0
+        port: Port = waiter.owner
+
+        def undo(reply: Reply) -> None:
+            if waiter.result is PENDING:
+                port.untake(reply)
+
+        try:
+            reply = yield from port.take_waiting(self._queue.count(), undo)
+        except ConnectionLost:
+            raise
+        except TubesError as error:
+            self._queue.give(waiter, error)
+            return None
+        if isinstance(reply, int):
+            return reply
+        if not self._queue.give(waiter, _shown(port, reply)):
+            yield from port.undo("untake", reply[0], reply[3], slot=SERVING)
+        return None
+
+    def _serve_putter(self, full: set[object]) -> Flow[bool]:
+        """Do the put of the first waiter for room; return False without a waiter or without room for it.
+
+        `full`: lanes found full. Puts into them do not hold up others.
+        """
+        waiter = self._queue.ask_first_putter(full)
+        if waiter is None:
+            return False
+        port = waiter.owner
+        event = "lose"  # After an unexpected error here, the put may or may not have been done.
+        try:
+            result: TaskView | Sequence[TaskView] | Exception | None
+            try:
+                result = yield from port.put_waiting(waiter.request)
+            except ConnectionLost:
+                raise
+            except Exception as error:
+                result = error
+            if isinstance(result, TubeFull) and "utube" in result.facts:
+                event = "no_room"
+                full.add(result.facts["utube"])
+                return True
+            if result is None:
+                event = "no_room"
+                return False
+            if not self._queue.give(waiter, result) and not isinstance(result, Exception):
+                verb, words = words_to_undo(waiter, result)
+                yield from port.undo(verb, *words, slot=SERVING)
+            return True
+        finally:
+            self._queue.move(waiter, event)  # Has no effect on a waiter that has left its queue.
+
+
+def _shown(port: Port, taken: Parsed) -> TaskView | Unreadable:
+    """Return the task for a waiter, or the error of an unreadable task, which stays taken."""
+    try:
+        shown: TaskView = port.show(taken)
+    except Unreadable as error:
+        return error
+    return shown
+
+
+def words_to_undo(waiter: Waiter, result: TaskView | Sequence[TaskView]) -> tuple[str, list[int | str]]:
+    """Return the script that undoes a waiter's result, and its arguments: the last task comes first."""
+    tasks = [result] if isinstance(result, TaskView) else [*reversed(result)]
+    if waiter.request is None:
+        return "untake", [word for task in tasks for word in (task.id, task._take)]
+    return "unput", [word for task in tasks if task.created_now for word in (task.id, task_codec.put_of(task))]
 
 
 class WaitLoop:
@@ -81,12 +247,94 @@ class WaitLoop:
         self._unregister_alarm: Final = Alarm(tube.store.clock, self._unregister_later)
         self._outage: Final = Outage(longest=1.0)
 
-    def start(self) -> bool:
+    # -- callers -------------------------------------------------------------------------------------------------------
+
+    def enlist(self, waiter: Waiter) -> None:
+        """Append a waiter to its queue and get it served."""
+        queue, manual = self._queue, self._store.manual
+        if manual:
+            # The waiter counts after its first look for a task; then the test continues.
+            queue.arriving.add(waiter)
+        with queue.lock:
+            closed = waiter.owner.closed_error  # After this check, closing the port finds the waiter.
+            if closed is not None:
+                queue.arriving.discard(waiter)
+                raise closed()
+            is_first = queue.enlist(waiter)
+            if manual and waiter.deadline is not None:
+                self._tube.set_alarm(waiter.deadline)
+        if manual:
+            self._store.run_now(self._tube.tick())
+            queue.arriving.discard(waiter)
+        # A put into a full lane does not hold up others.
+        if not self._start() and (is_first or (waiter.request is not None and "lane_capacity" in self._tube.options)):
+            self.push_markers()
+
+    def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
+        """Remove a waiter; return its result, or None if it has none yet. `undo`: give the result back."""
+        queue = self._queue
+        with queue.lock:
+            queue.move(waiter, "leave")
+            is_gone = queue.state(waiter) is WaitState.GONE
+            result = None if is_gone else cast("TaskView | list[TaskView] | Exception", waiter.result)
+            is_last = self.is_running and queue.is_empty()
+            has_stale_take = queue.note_stale()
+        if has_stale_take:
+            self._store.later(self.cancel_stale_take)
+        if is_last and not self._store.manual:  # Stop the server's wait, which has no caller any more.
+            self._store.end_expired_waits(self._key)
+        if result is None and waiter.request is not None:
+            self._retry_puts()
+        if undo and isinstance(result, TaskView | list):
+            port: Port = waiter.owner
+            name, words = words_to_undo(waiter, result)
+            self._store.later(lambda: port.undo(name, *words))
+        return result
+
+    def cancel_stale_take(self) -> Flow[None]:
+        """Cancel the take that was sent ahead, which no caller waits for; a task that it took is given back.
+
+        Other calls of this process do this first, so that they find the task.
+        """
+        stale = self._queue.stale
+        if stale is not None:
+            yield from stale.port.undo("disarm", stale.call.number, slot=AHEAD, session=stale.call.session)
+            self._queue.forget_ahead(stale)
+
+    def dismiss(self, waiters: list[Waiter], error: Callable[[], TubesError]) -> None:
+        """Give an error to these waiters if they still wait."""
+        with self._queue.lock:
+            for waiter in waiters:
+                self._queue.move(waiter, "dismiss", error())
+        self._retry_puts()
+
+    def _retry_puts(self) -> None:
+        """Send the waiting puts again after a waiter has left: the next one may need less room."""
+        if self._queue.put_waiters:
+            self.push_markers()
+
+    def push_markers(self) -> None:
+        """Push markers for the waiters, so that the thread looks again."""
+        self._store.later(self.mark)
+
+    def mark(self) -> Flow[None]:
+        """Push a marker for each kind of waiters of this process."""
+        for marker in self._queue.markers():
+            yield ScriptCall(script("mark"), self._key, (marker,), parts=(marker,))
+
+    def may_be_registered(self) -> bool:
+        """Return True if the server may still count this process as waiting, although it has no waiters."""
+        with self._queue.lock:
+            return self._channel is not None and self._queue.is_empty()
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> bool:
         """Start the thread unless it runs; return whether it was started."""
         with self._queue.lock:
             if self.is_running:
                 return False
-            # CPython raises KeyboardInterrupt only after the call: `on` never stays set without a thread.
+            # CPython raises KeyboardInterrupt only after the call: the flag never stays set without a thread.
             self.is_running = True
             if self._is_idle:
                 self._is_idle = False
@@ -98,10 +346,6 @@ class WaitLoop:
                 self.is_running = False
                 raise
             return True
-
-    def has_served(self) -> bool:
-        """Return True once the loop has sent a request: only then has the server registered this process."""
-        return self._channel is not None
 
     def disconnect(self) -> None:
         """End the wait on the server and close the connection."""
@@ -125,43 +369,28 @@ class WaitLoop:
             process = self._store.process
             channel.request(self._key, "HDEL", f"{self._key}:waiting", process, f"{process}:room")
 
-    # -- the thread ----------------------------------------------------------------------------------------------------
-
     def _run(self) -> None:
         """Serve waiters until none has come for a while."""
-        while True:
-            self._serve()
-            if not self._wait_for_work():
-                return
-
-    def _wait_for_work(self) -> bool:
-        """Wait for the next waiter, which saves the start of a thread; return whether one has come."""
-        try:
-            return self._work.get(timeout=_IDLE_TIMEOUT)
-        except Empty:
-            with self._queue.lock:
-                if self._is_idle:
-                    self._is_idle = False
-                    return False
-            return self._work.get()  # The message arrived just after the timeout.
-
-    def _serve(self) -> None:
-        """Serve the waiters while there are any."""
         # With a test's clock `enlist` has looked already, and everything happens at set moments.
-        soonest = 0 if self._store.manual else None
-        has_marker = False
-        while self._should_continue():
+        first_look = 0 if self._store.manual else None
+        soonest, has_marker = first_look, False
+        while True:
+            if not self._should_continue():
+                self._end_serving(has_marker)
+                if not self._wait_for_work():
+                    return
+                soonest, has_marker = first_look, False
+                continue
             try:
                 channel = self._open_channel()
                 if not channel.waiting:
                     self._resolve_ahead(channel)
                     if soonest is None:
-                        soonest = run(self._serving.serve_all(), channel.call)
-                        has_marker = False
+                        soonest, has_marker = run(self._serving.serve(), channel.call), False
                         if soonest and self._store.manual:
                             self._tube.watch(soonest)
                     if self._is_needed():
-                        self._block(channel, soonest)
+                        self._block(channel, soonest or 0)
                 if channel.waiting:
                     has_marker, soonest = self._wait(channel)
                 self._outage.end()
@@ -173,10 +402,24 @@ class WaitLoop:
                 if self._is_needed():
                     what = f"the waiters of tube {self._tube.name!r} could not be served"
                     time.sleep(self._outage.next_delay(what, error))
+
+    def _end_serving(self, has_marker: bool) -> None:
+        """Hand on a marker that arrived too late for the waiters of this process, and unregister it later."""
         if not self._is_closed:
-            if has_marker:  # A marker arrived too late for the waiters of this process: use it for others.
+            if has_marker:
                 self._store.later(self._tube.tick)
             self._unregister_alarm.set(self._store.clock.micros() + _UNREGISTER_DELAY)
+
+    def _wait_for_work(self) -> bool:
+        """Wait for the next waiter, which saves the start of a thread; return whether one has come."""
+        try:
+            return self._work.get(timeout=_IDLE_TIMEOUT)
+        except Empty:
+            with self._queue.lock:
+                if self._is_idle:
+                    self._is_idle = False
+                    return False
+            return self._work.get()  # The message arrived just after the timeout.
 
     def _should_continue(self) -> bool:
         """Return True if the thread has work; if not, it is idle until the next waiter comes."""
@@ -213,7 +456,7 @@ class WaitLoop:
         """Send the request that waits until a marker arrives or a task is due (`soonest`; 0: never)."""
         queue, store = self._queue, self._store
         with queue.lock:
-            markers = [marker for marker, line in (("marker", queue.take_waiters), ("room", queue.put_waiters)) if line]
+            markers = queue.markers()
         if not markers:
             return
         if soonest:
