@@ -8,6 +8,7 @@
 -- The local `due` is the moment when a delay or a take ends; for a new task its own due time. Removals come before
 -- additions: the server does not check its memory after the first write, so a move is complete even if memory is
 -- full.
+-- in: task, due?, change?
 --#if WAS_READY|WAS_TAKEN|TO_READY|TO_TAKEN
 --#include lane_before
 --#end
@@ -17,10 +18,7 @@ call('ZREM', M .. ':taken', task.id)
 --#if PACED
 lane_taken = pace.full
 --#elif LANE
---#if TO_TAKEN
---#else
-lane_head = false
---#end
+lane_head = false  --#unless TO_TAKEN
 --#end
 --#elif WAS_BURIED
 call('ZREM', M .. ':buried', place(task))
@@ -28,73 +26,51 @@ call('ZREM', M .. ':buried', place(task))
 call('HINCRBY', M, 'delayed', -1)
 --#elif WAS_READY
 --#if TO_TAKEN
---#if PACED
-lane_head = false
---#end
+lane_head = false  --#if PACED
 --#else
 pull(task)
 --#end
 --#end
 task.state = TO
 --#if TO_BURIED
---#if WAS_BURIED
---#else
-note_past(task, 2)
---#end
+note_past(task, 2)  --#unless WAS_BURIED
 --#if BURIED_TTL
---#if WAS_BURIED
---#else
 -- Its ttl becomes buried_ttl, counted from now (false: unlimited). As in `live`.
-task.ttl = BURIED_FOR and math.max(now - task.created, 0) + BURIED_FOR
+task.ttl = BURIED_FOR and math.max(now - task.created, 0) + BURIED_FOR  --#unless WAS_BURIED
 --#end
 --#end
---#end
---#if UPDATES
-change(task)
---#end
+change(task)  --#if UPDATES
 -- Enter.
 --#if TO_DONE
 call('HDEL', M .. ':tasks', task.id)
---#if LANE_ROOM
-leave_lane(task.lane or 'nil', 1)
---#end
---#if QUIET
---#else
+leave_lane(task.lane or 'nil', 1)  --#if LANE_ROOM
+--#unless QUIET
 if task.key then
 --#slow
   leave_key(task.key, task.id, task.key_ttl)
 --#fast
 end
 --#if KEEPS
---#if UNPUT
---#else
-if task.keep_done then keep_task(task, WHY) end
---#end
+if task.keep_done then keep_task(task, WHY) end  --#unless UNPUT
 --#end
 --#end
 --#elif TO_TAKEN
 --#if WAS_READY
 if task.attempts < MOST_ATTEMPTS then task.attempts = task.attempts + 1 end
 task.take = this_take
---#if RATED
-use_tokens(1)
---#end
+use_tokens(1)  --#if RATED
 --#end
 call('ZADD', M .. ':taken', task.owner * TAKES + task.take, task.id)
 --#else
 --#if WAS_NEW
 call('HSET', M .. ':tasks', task.id, task.value)
 --#if TO_READY
---#if LANE
-local first = lane_head
---#end
+local first = lane_head  --#if LANE
 --#include append
 --#end
 --#else
 write(task)
---#if TO_READY
-push(task)
---#end
+push(task)  --#if TO_READY
 --#end
 --#if TO_BURIED
 call('ZADD', M .. ':buried', 0, place(task))
@@ -119,16 +95,12 @@ end
 task.due = nil
 --#else
 --#if TO_TAKEN
---#if ENDS_TAKEN
-if task.ttl and (not due or task.created + task.ttl < due) then due = task.created + task.ttl end
---#end
+if task.ttl and (not due or task.created + task.ttl < due) then due = task.created + task.ttl end  --#if ENDS_TAKEN
 --#elif TO_READY|TO_BURIED
---#if WAS_NEW
---#else
+--#unless WAS_NEW
 due = task.ttl and task.created + task.ttl
 --#if WAS_TAKEN
---#if ENDS_TAKEN
---#else
+--#unless ENDS_TAKEN
 if due and due < now then
 --#slow
   call('HSET', M, 'late', now)
@@ -166,16 +138,49 @@ task.due = due
 --#end
 --#end
 --#if WAS_READY|WAS_TAKEN|TO_READY|TO_TAKEN
---#include lane_after
+-- Store its lane.
+--#if LANE
+--#if PACED
+--#if TO_TAKEN
+pace.taken = pace.taken + 1
+--#if WAS_READY
+note_start(task.id, task.attempts)
+rest_anew()
+--#end
 --#end
 --#if WAS_TAKEN
---#if TELLS
-tell_holder(task, EVENT)
+if task.undone then rest_anew() else note_end() end  --#unless TO_TAKEN
 --#end
+leave_pace()
+--#elif TO_TAKEN
+--#else
+--#if WAS_READY|WAS_TAKEN
+-- The lane is free and has no head: offer its next task.
+if lane_key and not lane_head then
+--#include behind
+  if best then
+    lane_head = best
+    call('ZREM', M .. ':behind', lane_key .. lane_head)
+    call('ZADD', M .. ':offers', 0, lane_head)
+  end
+end
+--#end
+if lane_head then
+  local record = (lane_key or '\254') .. lane_head
+  if record ~= lane_record then call('HSET', M .. ':lanes', lane, record) end
+--#unless WAS_NEW
+elseif lane_record then
+  call('HDEL', M .. ':lanes', lane)
+--#end
+end
+--#end
+--#end
+--#end
+--#if WAS_TAKEN
+tell_holder(task, EVENT)  --#if TELLS
 --#end
 -- Publish the change, and count it.
---#if QUIET
---#else
+--#unless QUIET
 if listening then
 --#slow
 --#if TO_DONE

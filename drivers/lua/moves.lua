@@ -8,9 +8,8 @@
 -- lanes   with lanes, except for a take: the lane of each
 -- dues    of tasks that have a due time now: the moment and the id in 6 bytes of each
 -- undue   of tasks that no longer have one: the id in 6 bytes
---#if WAS_TAKEN
-many('ZREM', M .. ':taken', ids)
---#end
+-- in: ids, stored?, order?, lanes?, dues?, undue?
+many('ZREM', M .. ':taken', ids)  --#if WAS_TAKEN
 -- Enter.
 --#if TO_DONE
 many('HDEL', M .. ':tasks', ids)
@@ -19,9 +18,7 @@ local gone = {}
 for n = 1, #lanes do gone[lanes[n]] = (gone[lanes[n]] or 0) + 1 end
 for name, count in pairs(gone) do leave_lane(name, count) end
 --#end
---#if LANE
-free_all(lanes)
---#end
+free_all(lanes)  --#if LANE
 --#elif TO_TAKEN
 -- One call of one session takes all tasks.
 local score, scores = string.format('%.0f', ARGV[1] * TAKES + this_take), {}
@@ -41,20 +38,14 @@ call('HINCRBY', M, 'delayed', #ids)
 --#end
 -- Update due times.
 --#if TIMED
---#if WAS_NEW
---#else
-many('ZREM', M .. ':due', undue)
---#end
---#if TO_DONE
---#else
+many('ZREM', M .. ':due', undue)  --#unless WAS_NEW
+--#unless TO_DONE
 many('ZADD', M .. ':due', dues)
 if soonest and soonest < (tonumber(META.soonest) or math.huge) then call('HSET', M, 'soonest', soonest) end
 --#end
 --#end
 --#if RATED
---#if TO_TAKEN
-use_tokens(#ids)
---#end
+use_tokens(#ids)  --#if TO_TAKEN
 --#end
 -- Count.
 COUNT

@@ -334,7 +334,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "put into a full lane is admitted",
-        "drivers/lua/steps/lane_room.lua",
+        "drivers/lua/steps/room.lua",
         "+ more[name] > most then",
         "+ more[name] > most + 1 then",
         _of(_UTUBETTL_ON_REDIS, "put_into_a_full_lane_is_refused_and_changes_nothing"),
@@ -420,7 +420,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "task behind a freed lane is not offered",
-        "drivers/lua/steps/lane_after.lua",
+        "drivers/lua/move.lua",
         "    call('ZREM', M .. ':behind', lane_key .. lane_head)\n    call('ZADD', M .. ':offers', 0, lane_head)\n",
         "    call('ZREM', M .. ':behind', lane_key .. lane_head)\n",
         _of(_UTUBETTL_ON_REDIS, "task_that_leaves_its_lane_frees_the_next_task"),
@@ -462,7 +462,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "undone take leaves its start",
-        "drivers/lua/steps/lane_after.lua",
+        "drivers/lua/move.lua",
         "if task.undone then rest_anew() else note_end() end",
         "if not task.undone then note_end() end",
         _of("tests/on_redis/test_retries.py", "undone_take_gives_back_the_start_of_its_lane"),

@@ -38,18 +38,9 @@ end
 local function stored_task(id, value)
   local flags = #value >= 8 and byte(value, 1)
   if not flags or flags % 4 == 3 then return nil end
---#if TIMED
---#else
-  if flags % 2 >= 1 or flags % 64 >= 16 then return nil end
---#end
---#if PRI
---#else
-  if flags % 16 >= 8 then return nil end
---#end
---#if LANE
---#else
-  if flags % 128 >= 64 then return nil end
---#end
+  if flags % 2 >= 1 or flags % 64 >= 16 then return nil end  --#unless TIMED
+  if flags % 16 >= 8 then return nil end  --#unless PRI
+  if flags % 128 >= 64 then return nil end  --#unless LANE
   local reads, task = pcall(read, id, value)
   if not reads or task.body > #value + 1 then return nil end
   local whole, right = pcall(has_texts, task)
@@ -117,9 +108,7 @@ local function lane_of(name)
     if reads and #fields >= 17 then
       for n = #fields + 1, 20 do fields[n] = n == 18 and '' or 0 end
     end
---#if LANE_ROOM
-    if reads then fields[#PACE] = fields[#PACE] or -1 end
---#end
+    if reads then fields[#PACE] = fields[#PACE] or -1 end  --#if LANE_ROOM
     if not reads or #fields ~= #PACE or not META.pacing then return false end
     for n = 1, #PACE do
       local right = tonumber(fields[n])

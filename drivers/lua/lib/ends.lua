@@ -2,9 +2,7 @@
 
 -- This field is read here because most methods do not need it.
 local function pauses()
---#if RATED
-  if tokens() == 0 then return true end
---#end
+  if tokens() == 0 then return true end  --#if RATED
   local ends = call('HGET', M, 'paused')
   return ends and ends + 0 > now
 end

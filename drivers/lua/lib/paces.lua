@@ -10,9 +10,7 @@ local PACE = {
   'key', 'taken', 'head', 'rest', 'noted', 'interval', 'most', 'blocked',
   'at', 'id', 'attempts', 'place', 'at_before', 'id_before', 'attempts_before', 'place_before',
   'from', 'reason', 'burst', 'free',
---#if LANE_ROOM
-  'capacity',
---#end
+  'capacity',  --#if LANE_ROOM
 }
 
 local function is_full()
@@ -28,9 +26,7 @@ local function enter_pace(by, popped)
     key = '', taken = 0, head = '', rest = 0, noted = 0, interval = -1, most = 0, blocked = 0,
     at = -1, id = -1, attempts = 0, place = 0, at_before = -1, id_before = -1, attempts_before = 0, place_before = 0,
     from = -1, reason = '', burst = 0, free = 0,
---#if LANE_ROOM
-    capacity = -1,
---#end
+    capacity = -1,  --#if LANE_ROOM
   }
   lane_record = call('HGET', M .. ':lanes', lane)
   if lane_record and byte(lane_record, 1) == 255 then

@@ -1,6 +1,5 @@
 -- Ready tasks of the other drivers: the sorted set ':ready' has their places.
---#if LIST|LANE
---#else
+--#unless LIST|LANE
 local function push(task)
   call('ZADD', M .. ':ready', 0, place(task))
 end

@@ -10,7 +10,5 @@ local function respawn(task, attempts, ttl)
   note_past(task, 3)
   task.reason = false
   if attempts ~= '' then task.most = task.attempts + attempts end
---#if TIMED
-  if ttl ~= '' then live(task, ttl) end
---#end
+  if ttl ~= '' then live(task, ttl) end  --#if TIMED
 end

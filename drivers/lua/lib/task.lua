@@ -39,18 +39,10 @@ local function read(id, value)
   -- A table with all fields from the start does not grow later, which would be slow.
   local task = {
     id = id, value = value, state = 'r', attempts = 0, owner = false, take = 0, body = 9, most = false, key = false,
---#if TIMED|RANK
-    created = unpack_struct('>I7', value, 2),
---#end
---#if TIMED
-    ttl = false, ttr = false, due = false,
---#end
---#if PRI
-    pri = false,
---#end
---#if LANE
-    lane = false,
---#end
+    created = unpack_struct('>I7', value, 2),  --#if TIMED|RANK
+    ttl = false, ttr = false, due = false,  --#if TIMED
+    pri = false,  --#if PRI
+    lane = false,  --#if LANE
   }
   --#include read_task
   return task
@@ -73,16 +65,12 @@ local function write(task)
   local flags, parts, attempts = 0, '', task.state == 't' and task.attempts - 1 or task.attempts
   if task.state == '~' then flags = 1 elseif task.state == '!' then flags = 2 end
   if attempts > 0 then flags, parts = flags + 4, pack('>I3', attempts) end
---#if PRI
-  if task.pri then flags, parts = flags + 8, parts .. pack('>I4', task.pri) end
---#end
+  if task.pri then flags, parts = flags + 8, parts .. pack('>I4', task.pri) end  --#if PRI
 --#if TIMED
   if task.ttl then flags, parts = flags + 16, parts .. pack('>I7', task.ttl) end
   if task.ttr then flags, parts = flags + 32, parts .. pack('>I7', task.ttr) end
 --#end
---#if LANE
-  if task.lane then flags, parts = flags + 64, parts .. text(task.lane) end
---#end
+  if task.lane then flags, parts = flags + 64, parts .. text(task.lane) end  --#if LANE
 --#if KEEPS
   if task.most or task.key or task.reason or task.context or task.keep_done or task.past then
 --#else
@@ -96,9 +84,7 @@ local function write(task)
     if task.reason then more, rest = more + 8, rest .. text(task.reason) end
     if task.replaces then more = more + 16 end
     if task.context then more, rest = more + 32, rest .. text(task.context) end
---#if KEEPS
-    if task.keep_done then more, rest = more + 64, rest .. pack('>I7', task.keep_done) end
---#end
+    if task.keep_done then more, rest = more + 64, rest .. pack('>I7', task.keep_done) end  --#if KEEPS
     if task.past then more, rest = more + 128, rest .. task.past end
     flags, parts = flags + 128, parts .. pack('>I1', more) .. rest
 --#fast
@@ -120,9 +106,7 @@ local function find(id)
   local task = read(id, value)
   local score = call('ZSCORE', M .. ':taken', id)
   if score then note_take(task, score + 0) end
---#if TIMED
-  task.due = due_of(id)
---#end
+  task.due = due_of(id)  --#if TIMED
   return task
 end
 
@@ -171,9 +155,7 @@ local function shown_all(tasks, more)
   for n = 1, #tasks do
     local task = tasks[n]
     ids[n], attempts[n], values[n] = task.id, task.attempts, task.value
---#if TIMED
-    dues[n] = string.format('%.0f', task.due or -1)
---#end
+    dues[n] = string.format('%.0f', task.due or -1)  --#if TIMED
   end
   return { table.concat(ids, ' '), table.concat(attempts, ' '), table.concat(dues, ' '), more and '1' or '', this_take, values }
 end

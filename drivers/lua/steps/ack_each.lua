@@ -1,4 +1,5 @@
 -- Ack the tasks of ack_some.lua one by one. Each entry of `done` is '1' if the session held that task.
+-- in: done, meant, named
 for n = 1, #named do
   local task = held_one(named[n], meant[n])
   done[n] = task and '1' or '0'

@@ -1,5 +1,7 @@
 -- Ack the tasks `named`, by the takes `meant` (see `held_one`). Leaves `done`: '1' for each task that the session
 -- held, else '0'.
+-- in: named, meant
+-- out: done
 local done = {}
 --#if PACED
 --#include ack_each
@@ -39,9 +41,7 @@ else
       if done[n] == '1' then ids[#ids + 1] = named[n] end
     end
   end
---#if TIMED
-  local undue = {}
---#end
+  local undue = {}  --#if TIMED
 --#if LANE
   local lanes, keyed, values = {}, {}, all_of('HMGET', M .. ':tasks', ids)
   for n = 1, #ids do

@@ -1,6 +1,7 @@
 -- Add a new ready `task` to the ready tasks. A driver that orders by id appends it to a list, since it is the
 -- youngest. With lanes, `first` is the best place of the lane; the task is offered only if its own place comes before
 -- that.
+-- in: task, first?, at?
 --#if LIST
 call('RPUSH', M .. ':ready', task.id)
 --#else

@@ -8,11 +8,8 @@ local other = edition ~= known
 local other = edition ~= ''
 --#end
 --#if LANE
---#if PACES
---#else
 -- The caller does not know yet that lanes are throttled, so its scripts do not support that.
-other = other or META.pacing
---#end
+other = other or META.pacing  --#unless PACES
 --#end
 if other then
   -- A repeated call still gets its first reply.

@@ -1,5 +1,6 @@
 -- Read the lane of the local `task` before its move. This is included: a function would be defined again in each
 -- call.
+-- in: task
 --#if LANE
 --#if PACED
 lane = task.lane or 'nil'
@@ -11,9 +12,7 @@ enter_pace(0, true)
 --#else
 enter_pace(0)
 --#end
---#if TO_READY
-if pace.place == 0 then place_in_round() end
---#end
+if pace.place == 0 then place_in_round() end  --#if TO_READY
 --#elif TO_TAKEN
 -- A taken task remains the head of its lane.
 --#else

@@ -1,5 +1,7 @@
 -- Leave `at`: the place of `task`, a string that sorts in the order of takes. It is the rank or the priority, if the
 -- driver orders by one, followed by the id in 6 bytes.
+-- in: task
+-- out: at
 local at = pack('>I6', NEWEST_FIRST and 281474976710655 - task.id or task.id)
 --#if RANK
 do

@@ -1,5 +1,6 @@
 -- Pop the first task that may be taken and leave its `id`. false: no task may be taken; nil: not found yet, because
 -- of too many stale ids.
+-- out: id
 --#if RATED
 if (META.paused and META.paused + 0 > now) or tokens() == 0 then
 --#else

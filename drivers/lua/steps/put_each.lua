@@ -1,4 +1,5 @@
 -- Put the tasks of a batch one by one: the tasks in `words` from index `at`, with ids from `id`.
+-- in: words, at, id, size, created, more?
 local all = {}
 while #all < size do
   local flags, count = words[at + 1], words[at] + 0
@@ -11,12 +12,8 @@ while #all < size do
 --#else
   local head = flags .. created .. words[at + 5]
 --#end
---#if TIMED
-  local due = words[at + 2] ~= '' and now + words[at + 2]
---#end
---#if PRI
-  local pri = tonumber(words[at + 3])
---#end
+  local due = words[at + 2] ~= '' and now + words[at + 2]  --#if TIMED
+  local pri = tonumber(words[at + 3])  --#if PRI
 --#if LANE
   at = at + (own and 3 or 5)
 --#else
@@ -32,31 +29,19 @@ while #all < size do
 --#end
     local task = {
       id = string.format('%d', id), value = head .. words[at], attempts = 0, state = 'new',
---#if TIMED|RANK
-      created = now,
---#end
---#if TIMED
-      due = due,
---#end
---#if PRI
-      pri = pri,
---#end
---#if LANE
-      lane = named,
---#end
+      created = now,  --#if TIMED|RANK
+      due = due,  --#if TIMED
+      pri = pri,  --#if PRI
+      lane = named,  --#if LANE
     }
---#if RANK
-    place(task)
---#end
+    place(task)  --#if RANK
     id = id + 1
     all[#all + 1] = task
   end
   at = at + 1
 end
 META.next = id
---#if LANE_ROOM
-fill_lanes(more)
---#end
+fill_lanes(more)  --#if LANE_ROOM
 for n = 1, size do
   local task, due = all[n], all[n].due
 --#if TIMED

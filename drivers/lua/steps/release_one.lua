@@ -1,6 +1,8 @@
 -- Release `task`: it returns to its place after `delay` microseconds ('': now; 'backoff': the delay of the tube's
 -- backoff). After its last attempt it is buried instead, with the `reason` (nil or '': 'max_attempts: release').
 -- `due` is a local of the caller, too.
+-- in: task, delay, reason
+-- out: due
 if is_last(task) then
 --#slow
   task.reason = (reason or '') ~= '' and reason or 'max_attempts: release'

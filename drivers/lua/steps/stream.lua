@@ -1,4 +1,5 @@
 -- Refuse the call unless the caller is the last reader that has opened the stream `S`.
+-- out: written
 local S = M .. ':stream:' .. ARGV[6]
 if call('HGET', S, 'epoch') ~= ARGV[7] then
 --#include flush

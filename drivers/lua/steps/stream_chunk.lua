@@ -1,5 +1,7 @@
 -- Read the chunk in `field`. Leaves `named`, the ids of its tasks; `attempts`; and `meant`, the takes by which the
 -- stream holds them.
+-- in: field
+-- out: named, attempts, meant, chunk
 local chunk = call('HGET', S, field)
 if not chunk then
 --#include flush

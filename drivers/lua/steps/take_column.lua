@@ -1,4 +1,5 @@
 -- Add a task to the columns of a take. Its attempts and due time follow from its stored form.
+-- in: ids, values, attempts, dues, due_times, undue, text_of, format, leased, n
 --#flat
 task.value, task.attempts = values[n], 0
 --#include read_task

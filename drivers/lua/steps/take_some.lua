@@ -1,6 +1,8 @@
 -- Take the first tasks, up to `limit`, until their data have `room` bytes. `leased`: their ttr does not run. Leaves
 -- either `tasks`, or the columns `ids`, `attempts`, due times (-1: none) and, unless `bare`, `values`; and `stuck`:
 -- there are more tasks, but they were not found yet.
+-- in: limit, room, leased, bare
+-- out: tasks, ids, attempts, due_times, values, stuck
 local tasks, ids, attempts, due_times, values, stuck, popped = {}, {}, {}, {}, nil, false, nil
 --#if PACED
 local size = 0
@@ -41,10 +43,8 @@ local function within()
   end
   return found
 end
---#if LIST
 -- Released tasks are in ':back', not in the list: with `loose` = 0 all tasks are untaken.
-local untaken = loose == 0
---#end
+local untaken = loose == 0  --#if LIST
 ids, stuck, popped = pop_some(limit)
 if stuck and #ids == 0 then
 --#include flush
@@ -97,9 +97,7 @@ if #ids > 0 and not values then
   for n = 1, #ids do
     local task = read(ids[n], stored[n])
     local due
---#if TIMED
-    due = not leased and task.ttr and now + task.ttr
---#end
+    due = not leased and task.ttr and now + task.ttr  --#if TIMED
     task.owner = ARGV[1]
 --#move take r
     tasks[n] = task

@@ -4,9 +4,7 @@ if replayed then
   local tasks = {}
   for id in string.gmatch(replayed, '%d+') do
     tasks[#tasks + 1] = held_one(id, this_take)
---#if TIMED
-    if tasks[#tasks] then tasks[#tasks].due = due_of(tasks[#tasks].id) end
---#end
+    if tasks[#tasks] then tasks[#tasks].due = due_of(tasks[#tasks].id) end  --#if TIMED
   end
   -- Report that there may be more.
   if #tasks > 0 then return shown_all(tasks, true) end

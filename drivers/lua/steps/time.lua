@@ -64,11 +64,8 @@ end
 --#end
 local leases, ended = call('ZRANGEBYSCORE', M .. ':leases', '-inf', present, 'WITHSCORES', 'LIMIT', 0, left), 0
 --#if TIMED
---#if ENDS_TAKEN
---#else
 -- A task whose ttl expired while it was taken is due only since its release.
-now = math.min(tonumber(call('HGET', M, 'late') or 0), present)
---#end
+now = math.min(tonumber(call('HGET', M, 'late') or 0), present)  --#unless ENDS_TAKEN
 --#end
 while left > 0 do
 --#if TIMED
@@ -120,24 +117,18 @@ while left > 0 do
 --#end
   end
 end
---#if PACED
-end_rests(present)
---#end
+end_rests(present)  --#if PACED
 now = present
 -- Ignore kinds of due times that this script does not process: they would be due forever.
 local task
---#if TIMED
-task = call('ZRANGE', M .. ':due', 0, 0, 'WITHSCORES')[2]
---#end
+task = call('ZRANGE', M .. ':due', 0, 0, 'WITHSCORES')[2]  --#if TIMED
 local lease = call('ZRANGE', M .. ':leases', 0, 0, 'WITHSCORES')[2]
 local pause = tonumber(call('HGET', M, 'paused') or nil)
 if pause and pause <= now then call('HDEL', M, 'paused') end
 if not pause or pause <= now or pause == 1e18 then pause = math.huge end
 call('HDEL', M, 'soonest')
 soonest = math.min(tonumber(task) or math.huge, tonumber(lease) or math.huge, pause)
---#if PACED
-soonest = math.min(soonest, tonumber(call('ZRANGE', M .. ':rests', 0, 0, 'WITHSCORES')[2]) or math.huge)
---#end
+soonest = math.min(soonest, tonumber(call('ZRANGE', M .. ':rests', 0, 0, 'WITHSCORES')[2]) or math.huge)  --#if PACED
 --#if RATED
 if waiting then
   local token = next_token()

@@ -37,9 +37,7 @@ for n = 9, #ARGV, 5 do
 --#fast
   elseif task and act == 'cancel' then
 --#slow
---#if KEEPS
-    if task.state == 't' then task.keep_done = math.max(task.keep_done or 0, ARGV[8] + 0) end
---#end
+    if task.state == 't' then task.keep_done = math.max(task.keep_done or 0, ARGV[8] + 0) end  --#if KEEPS
     task.reason = ARGV[7] ~= '' and ARGV[7]
     write(task)
 --#move cancel

@@ -5,15 +5,11 @@
 --#include any_task
 --#if PRI
 local pri = tonumber(ARGV[10] or '')
---#if RANK
 -- If the rank fails for this priority, it must fail before the first write.
-if pri then place({ id = task.id, pri = pri, created = task.created }) end
---#end
+if pri then place({ id = task.id, pri = pri, created = task.created }) end  --#if RANK
 --#end
 local function change(task)
---#if PRI
-  if pri then task.pri = pri > 0 and pri end
---#end
+  if pri then task.pri = pri > 0 and pri end  --#if PRI
 end
 call('HDEL', M, '')
 if task.state ~= '!' then

@@ -10,9 +10,7 @@ local delayed = tonumber(META.delayed or 0)
 local length, back = call('LLEN', M .. ':ready'), call('ZCARD', M .. ':back')
 local stamp = table.concat(counted, ' ') .. ' ' .. table.concat({ tasks, taken, buried, length, back }, ' ')
 local right = 0
---#if TIMED
-right = ARGV[3] ~= '' and ARGV[4] == stamp and tonumber(ARGV[3]) or nil
---#end
+right = ARGV[3] ~= '' and ARGV[4] == stamp and tonumber(ARGV[3]) or nil  --#if TIMED
 if right and delayed ~= right and note('counter', 'delayed') then call('HSET', M, 'delayed', right) end
 local loose = tonumber(META.loose or 0)
 if right then

@@ -87,9 +87,7 @@ function check.taken(id, score)
     call('ZADD', K, score, id)
   end
   local timeless = false
---#if TIMED
-  timeless = task.ttr and not call('ZSCORE', M .. ':due', pack('>I6', id))
---#end
+  timeless = task.ttr and not call('ZSCORE', M .. ':due', pack('>I6', id))  --#if TIMED
   report(id, string.format('%.0f', score), task.lane or 'nil', timeless and 1 or 0)
 end
 --#if TIMED

@@ -89,9 +89,7 @@ local function check_task(id, value)
     if not (about and about.taken > 0) and note('lane', task.lane or 'nil') then repair_lane(task.lane or 'nil', 1) end
   end
 --#end
---#if TIMED
-  check_due(task)
---#end
+  check_due(task)  --#if TIMED
   if task.key then check_key(task) end
 end
 local size, looked = 0, 0

@@ -18,9 +18,7 @@ due = task.due
 local ends = task.ttr and now + task.ttr
 if due and ends and due < ends then
   due = ends
---#if ENDS_TAKEN
-  if task.ttl and dead_of(task) < ends then task.ttl = ends - task.created end
---#end
+  if task.ttl and dead_of(task) < ends then task.ttl = ends - task.created end  --#if ENDS_TAKEN
 end
 --#end
 call('HDEL', M, '')

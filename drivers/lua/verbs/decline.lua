@@ -5,9 +5,7 @@
 --#include begin
 --#include held_task
 local due
---#if RATED
-return_token(task)
---#end
+return_token(task)  --#if RATED
 task.attempts = task.attempts - 1
 --#if TIMED
 local span = tonumber(ARGV[9])

@@ -4,7 +4,7 @@
 --#include begin
 --#if KEEPS
 if replayed then return replayed end
---#include kept_task
+local kept = shown_done(ARGV[6], ARGV[7] or '')
 if kept then
   if ARGV[9] ~= '' and not string.find(ARGV[9], '-', 1, true) then return redis.error_reply('STATE -') end
   forget_done({ pack('>I6', ARGV[6]) })

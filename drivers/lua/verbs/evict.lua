@@ -2,12 +2,11 @@
 -- their keys become free.
 -- ARGV  6… for each task its id, its take or put as in any_task.lua, its state, and the SHA-1 of its data
 -- reply  for each task '1' if it was removed, '0' if not
+-- in: put_there?
 --#include begin
 if replayed then return replayed end
 local first, final = 6, #ARGV
---#if RELAY
-first, final = 7, 6 + 4 * ARGV[6]
---#end
+first, final = 7, 6 + 4 * ARGV[6]  --#if RELAY
 local found, done = {}, {}
 for n = first, final, 4 do
   local task = find_meant(ARGV[n], ARGV[n + 1])

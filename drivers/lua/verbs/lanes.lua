@@ -17,9 +17,7 @@ for n = 1, #page[2], 2 do
   local most = pace.most > 0 and pace.most or pace.tube_most
   if lane_head then ready = ready + 1 end
   local capacity = 0
---#if LANE_ROOM
-  capacity = pace.capacity >= 0 and pace.capacity or LANE_CAPACITY
---#end
+  capacity = pace.capacity >= 0 and pace.capacity or LANE_CAPACITY  --#if LANE_ROOM
   local blocked = pace.blocked > now
   local block_end, reason = blocked and pace.blocked or 0, blocked and pace.reason or ''
   for _, fact in ipairs({ lane, ready, pace.taken, next_start, interval, most, capacity, block_end, burst, reason }) do

@@ -3,8 +3,8 @@
 -- reply  as for ack
 --#include begin
 --#include flush
---#include kept_task
 --#if KEEPS
+local kept = shown_done(ARGV[6], ARGV[7] or '')
 if kept then return kept end
 --#end
 --#include any_task

@@ -18,16 +18,10 @@ local lanes, more = { name }, { [name] = 1 }
 local created = pack('>I7', now)
 local answer = created .. META.next
 task.id, task.value, task.attempts = META.next, ARGV[6] .. created .. ARGV[7], 0
---#if TIMED|RANK
-task.created = now
---#end
---#if PRI
-task.pri = tonumber(ARGV[9])
---#end
---#if LANE
+task.created = now  --#if TIMED|RANK
+task.pri = tonumber(ARGV[9])  --#if PRI
 -- The flags show if it has a lane, because a lane may be called ''.
-task.lane = byte(ARGV[6]) % 128 >= 64 and (ARGV[10] or '')
---#end
+task.lane = byte(ARGV[6]) % 128 >= 64 and (ARGV[10] or '')  --#if LANE
 --#if RANK
 -- If the rank fails for this task, it must fail before the first write.
 do
@@ -35,9 +29,7 @@ do
 end
 --#end
 META.next = task.id + 1
---#if LANE_ROOM
-fill_lanes(more)
---#end
+fill_lanes(more)  --#if LANE_ROOM
 --#if TIMED
 local span = tonumber(ARGV[8])
 local due = span and now + span
@@ -49,8 +41,6 @@ end
 --#else
 --#move put new
 --#end
---#if ROOM
-if callers ~= '' then call('HDEL', M .. ':waiting', process .. ':room') end
---#end
+if callers ~= '' then call('HDEL', M .. ':waiting', process .. ':room') end  --#if ROOM
 --#done answer
 return answer

@@ -52,9 +52,7 @@ local function grow(name, by)
   more[name] = more[name] + by
 end
 --#end
---#if PUT_LIMITED
-local added = 0
---#end
+local added = 0  --#if PUT_LIMITED
 while #all < size do
   local flags, key, how = words[at + 1], words[at + 6], words[at + 7]
   local span, count = tonumber(words[at + 2]), tonumber(words[at])
@@ -89,9 +87,7 @@ while #all < size do
       if task.name then lane_made[key] = name end
 --#end
       if task.name then made[key] = task.id end
---#if RANK
-      place(task)
---#end
+      place(task)  --#if RANK
       id = id + 1
     end
     all[#all + 1] = task
@@ -111,13 +107,9 @@ local capacity, callers, process = tonumber(ARGV[9]), ARGV[10] or '', ARGV[11]
 --#end
 local reply, marks, updated = { created .. META.next }, {}, false
 META.next = id
---#if LANE_ROOM
-fill_lanes(new)
---#end
+fill_lanes(new)  --#if LANE_ROOM
 --#if AGAIN
---#if KEEPS
-forget_done({ pack('>I6', ARGV[21]) })
---#end
+forget_done({ pack('>I6', ARGV[21]) })  --#if KEEPS
 --#end
 for n = 1, size do
   local task, due = all[n], all[n].due
@@ -169,9 +161,7 @@ for n = 1, size do
   end
 end
 if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end
---#if ROOM
-if callers ~= '' then call('HDEL', M .. ':waiting', process .. ':room') end
---#end
+if callers ~= '' then call('HDEL', M .. ':waiting', process .. ':room') end  --#if ROOM
 if META.next == first and ARGV[7] == '' and not updated then
   -- All tasks exist: return without a write, which a server that is out of memory would refuse.
 --#slow

@@ -9,10 +9,8 @@ local due, delay, reason = nil, ARGV[9], ARGV[10]
 --#if PRI
 local pri = tonumber(ARGV[11] or '')
 if pri then
---#if RANK
   -- If the rank fails for this priority, it must fail before the first write.
-  place({ id = task.id, pri = pri, created = task.created })
---#end
+  place({ id = task.id, pri = pri, created = task.created })  --#if RANK
   task.pri = pri > 0 and pri
 end
 --#end

@@ -9,7 +9,5 @@ local most = 1000
 --#include waiting
 counted[5] = processes
 counted[6] = call('HGET', M, 'paused')
---#if KEEPS
-counted[7] = call('ZCOUNT', M .. ':ended', string.format('(%.0f', now), '+inf')
---#end
+counted[7] = call('ZCOUNT', M .. ':ended', string.format('(%.0f', now), '+inf')  --#if KEEPS
 return counted

@@ -18,9 +18,7 @@ for n = 1, #named do
     local task, due = find(named[n])
     local left_out = call('SREM', M .. ':skipped:' .. ARGV[6], named[n] .. '.' .. take) == 1
     local may = not left_out and task and task.state == 'r' and task.attempts == before
---#if RATED
-    may = may and tokens() > 0
---#end
+    may = may and tokens() > 0  --#if RATED
     if may and ARGV[10] == '1' then
       task.attempts = task.attempts + 1
       if is_last(task) then

@@ -11,9 +11,7 @@ end
 local task = find_meant(ARGV[6], ARGV[7])
 if not task then return redis.error_reply('NOTFOUND there is no such task') end
 local free = task.state == 'r' and not (META.paused and META.paused + 0 > now)
---#if RATED
-free = free and tokens() > 0
---#end
+free = free and tokens() > 0  --#if RATED
 --#if LANE
 if free then
 --#include lane_before
@@ -37,10 +35,7 @@ if lane_head then call('ZREM', M .. ':offers', lane_head) end
 if lane_head ~= at then
   call('ZREM', M .. ':behind', lane_key .. at)
   if lane_head then call('ZADD', M .. ':behind', 0, lane_key .. lane_head) end
---#if PACED
---#else
-  call('HSET', M .. ':lanes', lane, lane_key .. at)
---#end
+  call('HSET', M .. ':lanes', lane, lane_key .. at)  --#unless PACED
 end
 --#else
 pull(task)

@@ -52,9 +52,7 @@ while n < last and #found <= most and looked < looks and size < BYTES do
       local task = read(there[at], value)
       if lane == '' or '=' .. (task.lane or 'nil') == lane then
         if score then note_take(task, score + 0) end
---#if TIMED
-        task.due = due_of(task.id)
---#end
+        task.due = due_of(task.id)  --#if TIMED
         found[#found + 1] = accept(task)
       end
     end

@@ -7,9 +7,7 @@ call('UNLINK', M .. ':tasks', M .. ':ready', M .. ':taken', M .. ':due', M .. ':
 call('UNLINK', M .. ':fill')
 if call('UNLINK', M .. ':crowded') == 1 then freed = true end
 --#end
---#if KEEPS
-call('UNLINK', M .. ':done', M .. ':ended')
---#end
+call('UNLINK', M .. ':done', M .. ':ended')  --#if KEEPS
 call('HDEL', M, 'delayed', 'loose')
 call('HSET', M, 'oldest', META.next)
 if listening then redis.pcall('PUBLISH', M .. ':events', 'gone') end

@@ -7,19 +7,13 @@
 if (ARGV[12] ~= '' and task.state ~= 'r' and task.state ~= '~') or (ARGV[13] ~= '' and task.state == 't') then
   return redis.error_reply('STATE ' .. task.state)
 end
---#if RANK
 -- If the rank fails for this priority, it must fail before the first write.
-if ARGV[11] ~= '' then place({ id = task.id, pri = tonumber(ARGV[11]), created = task.created }) end
---#end
+if ARGV[11] ~= '' then place({ id = task.id, pri = tonumber(ARGV[11]), created = task.created }) end  --#if RANK
 call('HDEL', M, '')
 local function change(task)
   if ARGV[9] ~= '' then task.value = sub(task.value, 1, task.body - 1) .. ARGV[10] end
---#if PRI
-  if ARGV[11] ~= '' then task.pri = ARGV[11] ~= '0' and tonumber(ARGV[11]) end
---#end
---#if TIMED
-  if ARGV[13] ~= '' then live(task, ARGV[13]) end
---#end
+  if ARGV[11] ~= '' then task.pri = ARGV[11] ~= '0' and tonumber(ARGV[11]) end  --#if PRI
+  if ARGV[13] ~= '' then live(task, ARGV[13]) end  --#if TIMED
   if task.state == 't' then write(task) end
 end
 local due = task.due

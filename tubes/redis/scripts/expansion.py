@@ -1,6 +1,7 @@
 """Expand the directives in the files of `drivers/lua`: conditions on a driver and a tube, includes, moves of tasks.
 
     --#if KNOB|KNOB   lines for drivers and tubes that have at least one of the knobs; --#elif, --#else, --#end
+    --#unless KNOB    lines for drivers and tubes that have none of the knobs; both also stand behind a single line
     --#include name   the lines of a file in steps/, or of another script
     --#move why was   a move of the table `MOVES` from the state `was`, or from the current state if `was` is missing;
                       `--#move why was quiet`: of a task without a key, in a tube without listeners
@@ -30,9 +31,13 @@ def expand(lines: Iterable[Line], knobs: frozenset[str]) -> list[Line]:
     branches: list[tuple[bool, bool]] = []
     flat: int | None = None
     for line in lines:
-        directive, *words = line.text.strip().split() if line.text.lstrip().startswith("--#") else [""]
-        holds = bool(words) and not knobs.isdisjoint(words[0].split("|"))
-        if directive == "--#if":
+        text, _, rest = line.text.partition("--#")
+        directive, *words = f"--#{rest}".split() if rest else [""]
+        holds = bool(words) and knobs.isdisjoint(words[0].split("|")) == (directive == "--#unless")
+        if rest and text.strip():
+            if holds and all(counts for counts, _ in branches):
+                kept.append(Line(text.rstrip(), line.source))
+        elif directive in ("--#if", "--#unless"):
             branches.append((holds, holds))
         elif directive == "--#elif":
             _, chosen = branches.pop()
