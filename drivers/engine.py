@@ -112,7 +112,6 @@ class Engine:
         "has_rate_limits",
         "has_times",
         "is_bounded",
-        "is_updating",
         "lane_option",
         "listener",
         "name",
@@ -138,8 +137,6 @@ class Engine:
         self.name: Final = name
         self.driver: Final = driver
         self.listener: Callable[[Entry, str], None] | None = None
-        #: True while a put changes the task with its key.
-        self.is_updating = False
         self._steps: Final = {name: {was: _Step(move) for was, move in rows.items()} for name, rows in MOVES.items()}
         # The steps of inner loops.
         self._put: Final = self._steps["put"][None]
@@ -633,9 +630,7 @@ class Engine:
         if on_duplicate == "replace":
             return None
         if on_duplicate == "update" and isinstance(found, Entry):
-            self.is_updating = True  # After an interrupt the indexes are rebuilt.
             found = self.update(now, found, data)
-            self.is_updating = False
         if isinstance(found, Entry):
             kept = found.copy()
             kept.hold = kept.index = None  # Only the tube's own entry has a hold and an index.
@@ -841,12 +836,6 @@ class Engine:
             self.pending_end = None
             if self.on_end is not None:
                 self.on_end(done.id, done)
-
-    def restore_done(self, done: Done) -> None:
-        """Store the record of a forgotten done task again. The call may be repeated."""
-        self.done.remove(done.id)
-        self.done.add(done, self._done_most)
-        self.timers.watch(self.done)
 
     def find_done(self, now: int, id: int) -> Done:
         """Return a kept done task; raise `TaskNotFound` otherwise."""

@@ -31,7 +31,6 @@ def rebuild_indexes(engine: Engine, now: int) -> None:
             step.uses += 1
         engine.pending_replacement = None
     engine.end_move()
-    engine.is_updating = False
     engine.done.rebuild()
     if engine.pending_end is not None and engine.pending_end[0].state is _DONE:
         engine.keep()

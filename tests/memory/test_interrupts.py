@@ -174,16 +174,17 @@ def test_interrupted_block_or_configure_is_all_or_nothing(lane: str) -> None:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("options", [{}, {"delay": 5}], ids=["ready", "delayed"])
-def test_interrupted_put_has_no_effect(driver: str, options: dict[str, Any]) -> None:
+def test_interrupted_put_has_full_effect_or_none(driver: str, options: dict[str, Any]) -> None:
     if options and "ttl" not in driver:
         pytest.skip(f"driver {driver!r} has no delay")
     for moment, _, tube in moments(driver):
         if not interrupt(lambda tube=tube: tube.put("x", **options), moment):  # type: ignore[misc]
             return
-        assert check(tube)["total"] == TASKS
-        assert tube.statistics().calls["put"] == TASKS
+        added = check(tube)["total"] - TASKS
+        assert tube.statistics().calls["put"] == TASKS + added
         assert tube.put("y").id >= TASKS
-        assert drain(tube) == [*range(TASKS), "y"]
+        tube._port.clock.advance(5)  # type: ignore[attr-defined]
+        assert sorted(drain(tube), key=str) == [*range(TASKS), *["x"] * added, "y"]
 
 
 @pytest.mark.sample(1)
@@ -391,9 +392,11 @@ def test_interrupted_recovery_strands_no_task(driver: str, call: str) -> None:
             tube.select("buried", limit=TASKS).kick()
             for name in ("0", "1", "2") if "utube" in driver else ():
                 tube.lane(name).configure(interval=0, max_in_flight=9)
-            data = drain(tube)
+            data: list[Any] = drain(tube)
             acked = [0] if call == "ack" and 0 not in data else []
-            assert sorted(data + acked) == list(range(TASKS)), moments
+            added = [each for each in data if isinstance(each, str)]
+            assert added in ([], {"put": ["x"], "put_many": ["x", "y"]}.get(call)), moments
+            assert sorted(each for each in data + acked if each not in added) == list(range(TASKS)), moments
     assert recoveries or call == "ack"  # A plain ack runs no interruptible code after its change.
 
 
@@ -612,17 +615,6 @@ def test_interrupted_move_to_another_session_is_all_or_nothing(url: str) -> None
         raise AssertionError("this call has no end")
 
 
-def test_put_refused_by_the_rank_hook_rebuilds_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(task: object) -> float:
-        raise ArithmeticError
-
-    with tubes.connect() as queue:
-        tube = queue.create_tube("t", tubes.Driver("picky", rank=refuse))
-        monkeypatch.setattr("tubes.memory.shared_tube.rebuild_indexes", lambda engine, now: pytest.fail("rebuilt"))
-        with pytest.raises(ArithmeticError):
-            tube.put("x")
-
-
 KEY_TTL = 50
 
 
@@ -652,12 +644,12 @@ def put_key(tube: tubes.Tube, key: str) -> str:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("key", ["0", "new"])
-def test_interrupted_put_with_a_key_leaves_the_key_unchanged(driver: str, key: str) -> None:
+def test_interrupted_put_with_a_key_keeps_task_and_key_consistent(driver: str, key: str) -> None:
     for moment, _, tube in moments_with_keys(driver):
         if not interrupt(lambda tube=tube: tube.put("x", key=key), moment):  # type: ignore[misc]
             return
-        assert check(tube)["total"] == TASKS
-        assert put_key(tube, key) == ("new" if key == "new" else "r")
+        is_put = check(tube)["total"] > TASKS
+        assert put_key(tube, key) == ("new" if key == "new" and not is_put else "r")
 
 
 @pytest.mark.sample(1)

@@ -605,8 +605,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "interrupted take is not undone",
         "tubes/memory/shared_tube.py",
-        "                        self._undo_takes(now, first, end or engine.next_take)\n",
-        "                        pass\n",
+        "                self.engine.untake(now, entry)\n            self._undo_puts(",
+        "                pass\n            self._undo_puts(",
         _of("tests/memory/test_interrupts.py", "interrupted_take_has_no_effect"),
     ),
     Mutant(

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from tubes.backend.clock import system_clock
 from tubes.drivers.options import one_of
-from tubes.durable.port import AsyncSyncedPort, DurablePort, ReadOnlyPort, SyncedPort
+from tubes.durable.port import AsyncSyncedPort, ReadOnlyPort, SyncedPort
 from tubes.durable.shared_tube import DurableTube
 from tubes.durable.store import DurableStore
 from tubes.errors import InvalidOption, StoreReadOnly
@@ -47,7 +47,7 @@ class Connection(MemoryConnection):
             return super().make_port(shared)
         hold = self.session.hold(shared)
         if self._api.awaited:
-            port: DurablePort = DurablePort(self, shared, hold)
+            port: CallPort = CallPort(self, shared, hold)
             port.kind, port.tube = self._api.task, self._api.tube(AsyncSyncedPort(port, syncer))
             return port
         synced: SyncedPort = SyncedPort(self, shared, hold)

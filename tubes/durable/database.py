@@ -6,8 +6,7 @@ import ctypes
 import os
 import sqlite3
 import threading
-from collections.abc import Generator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
@@ -126,6 +125,35 @@ def put_in_place(made: Path, path: Path) -> None:
         os.close(folder)
 
 
+class Transaction:
+    """See `Database.transaction`.
+
+    It is not a generator: after an interrupt that would be closed at any later moment, and roll back then.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database: Final = database
+        self._is_nested: Final = database.in_transaction
+
+    def __enter__(self) -> None:
+        database = self._database
+        if not self._is_nested:
+            database.rollback()
+            database.execute("BEGIN IMMEDIATE")
+            database.in_transaction = True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        database = self._database
+        if self._is_nested:
+            return
+        try:
+            if error is None:
+                database.execute("COMMIT")
+        finally:
+            database.in_transaction = False
+            database.rollback()
+
+
 class Database:
     """An open file. Not thread-safe: the caller ensures that calls do not overlap."""
 
@@ -140,7 +168,7 @@ class Database:
             cached_statements=64,
             timeout=10,
         )
-        self._is_inherited = self._in_transaction = False
+        self._is_inherited = self.in_transaction = False
         #: The path; None for a read-only copy.
         self.path: Final = None if read_only else path
         with _open_lock:  # The first statement below locks the file.
@@ -186,23 +214,9 @@ class Database:
         found: Any = self.execute(statement).fetchone()[0]
         return int(found)
 
-    @contextmanager
-    def transaction(self) -> Generator[None]:
-        """Run the block in a transaction; a nested block joins the outer transaction."""
-        if self._in_transaction:
-            yield
-            return
-        self.rollback()
-        self._in_transaction = True
-        try:
-            self.execute("BEGIN IMMEDIATE")
-            yield
-            self.execute("COMMIT")
-        except BaseException:
-            self.rollback()
-            raise
-        finally:
-            self._in_transaction = False
+    def transaction(self) -> Transaction:
+        """Return a context whose block runs in a transaction; a nested block joins the outer transaction."""
+        return Transaction(self)
 
     def next_number(self) -> int:
         """Return a number for a new tube that no tube with remaining rows has."""
@@ -247,7 +261,7 @@ class Database:
 
     def reset(self) -> None:
         """Roll back a transaction if an interrupt came in the middle of its rollback."""
-        self._in_transaction = False
+        self.in_transaction = False
         self.rollback()
 
     def rollback(self) -> None:

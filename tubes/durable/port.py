@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from typing_extensions import override
 
-from tubes.errors import StoreReadOnly, TubesError
+from tubes.errors import StoreReadOnly
 from tubes.memory.calls import CallPort
 from tubes.values.task import F
 
 if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
-    from tubes.drivers.done import Done
-    from tubes.durable.shared_tube import DurableTube
     from tubes.durable.syncer import Syncer
 
 T = TypeVar("T")
@@ -41,60 +38,32 @@ WRITES: Final = frozenset(
 METHODS: Final = READS | WRITES
 
 
-class DurablePort(CallPort[F]):
-    """A port whose waiters are woken after the next sync."""
+class SyncedPort(CallPort[F]):
+    """A port for threads: its methods wait for the sync after they have released the lock.
 
-    shared: DurableTube  # type: ignore[misc]
-
-    @override
-    def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
-        self._lock.acquire()
-        try:
-            self.shared.wake_now(waiter)
-        finally:
-            self._lock.token[0] = True
-        return super().withdraw(waiter, undo=undo)
-
-
-def undo_call(shared: DurableTube, result: object, *, is_put: bool) -> None:
-    """Undo a put or take whose caller gets an error instead of the result."""
-    shared.pending_repairs += ((None, is_put, -is_put, 0, result, shared.engine.uses_time),)
-    shared.settle()
-
-
-class SyncedPort(DurablePort[F]):
-    """A port for threads: its methods wait for the sync after they have released the lock."""
+    A call that is interrupted while it waits has had its full effect.
+    """
 
     syncer: Syncer
 
     @override
     def put(self, *args: Any, **named: Any) -> F | None:
-        return self._run_synced(partial(super().put, *args, **named), is_put=True)
+        return self._wait_for_sync(super().put(*args, **named))
 
     @override
     def take(self) -> F | None:
-        return self._run_synced(super().take, is_put=False)
+        return self._wait_for_sync(super().take())
 
     @override
     def ack(self, task: Any) -> F:
-        done = super().ack(task)
-        self.syncer.wait()
-        return done
+        return self._wait_for_sync(super().ack(task))
 
     @override
-    def _do(self, act: Callable[[int], T], *, is_put: bool | None = None, forgotten: list[Done] | None = None) -> T:
-        return self._run_synced(partial(super()._do, act, is_put=is_put, forgotten=forgotten), is_put=is_put)
+    def _do(self, act: Callable[[int], T]) -> T:
+        return self._wait_for_sync(super()._do(act))
 
-    def _run_synced(self, call: Callable[[], T], *, is_put: bool | None) -> T:
-        """Call a method, then wait for the sync. Undo a put or take if the caller is interrupted while it waits."""
-        result = None
-        try:
-            result = call()
-            self.syncer.wait()
-        except BaseException as error:
-            if result is not None and is_put is not None and not isinstance(error, TubesError):
-                undo_call(self.shared, result, is_put=is_put)
-            raise
+    def _wait_for_sync(self, result: T) -> T:
+        self.syncer.wait()
         return result
 
 
@@ -117,7 +86,7 @@ for _name in (*WRITES, "enlist"):
 class AsyncSyncedPort:
     """A port for asyncio: its methods await the sync."""
 
-    def __init__(self, port: DurablePort[Any], syncer: Syncer) -> None:
+    def __init__(self, port: CallPort[Any], syncer: Syncer) -> None:
         self._port: Final = port
         self._syncer: Final = syncer
 
@@ -160,7 +129,7 @@ class AsyncSyncedPort:
             await synced
         except asyncio.CancelledError:
             if name.startswith(("put", "take", "top_up")):
-                undo_call(self._port.shared, result, is_put=name.startswith("put"))
+                self._port.shared.give_back(result, is_put=name.startswith("put"))
             raise
         if self._port.closed_error is not None and not self._syncer.is_synced:
             raise self._port.closed_error()

@@ -6,7 +6,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 from uuid import uuid4
 
 from typing_extensions import override
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tubes.durable.journal import Journal
     from tubes.memory.lock import Lock
     from tubes.values.task import TaskView
+
+T = TypeVar("T")
 
 #: How many deferred tasks are written at a time: few, to need little room.
 _DEFERRED_BATCH: Final = 500
@@ -58,7 +60,7 @@ class DurableTube(SharedTube):
         self._undo_error: StoreFull | None = None
         # When writing deferred changes last failed because the disk was full.
         self._last_failure = -SECOND
-        self.end_section = self.idle_end_section = self.serve_waiters
+        self.end_section = self.idle_end_section = self.serve
 
     @override
     def serve(self, now: int) -> None:
@@ -161,17 +163,17 @@ class DurableTube(SharedTube):
         try:
             if self._unsynced:
                 self._served.update(self._unsynced.popleft())
-                if not self._wake_served():
-                    self.serve_waiters(self._clock.micros())
+                self.run(lambda now: self._wake_served() or self.serve(now), self._clock.micros())
         finally:
             self._lock.token[0] = True
         self.notify_listeners()
 
-    def wake_now(self, waiter: Waiter) -> None:
-        """Wake a served waiter that timed out without waiting for the sync. Call it under the lock."""
-        for served in self._unsynced:
+    @override
+    def withdraw(self, waiter: Waiter, now: int, *, undo: bool) -> None:
+        for served in self._unsynced:  # A waiter that timed out does not wait for the sync.
             if served.pop(waiter, self) is None and not waiter.wake():
                 self.undo(waiter.result, is_put=waiter.request is not None)
+        super().withdraw(waiter, now, undo=undo)
 
     def _wake_served(self) -> bool:
         """Wake the served waiters; return False if a task was given back because its caller has left."""
@@ -186,20 +188,21 @@ class DurableTube(SharedTube):
         return all_kept
 
     @override
-    def run(self, act: Callable[[], object]) -> None:
-        if self._files.is_open:  # In a failed store the indexes may be wrong.
-            super().run(act)
+    def run(self, act: Callable[[int], T], now: int) -> T:
+        if not self._files.is_open:  # In a failed store the indexes may be wrong.
+            return cast("T", None)
+        return super().run(act, now)
 
     @override
-    def repair(self, now: int) -> None:
+    def repair(self) -> None:
         if self._files.is_open:
-            super().repair(now)
+            super().repair()
 
     @override
-    def is_harmful(self, error: BaseException | None, is_put: bool | None, first: int) -> bool:
+    def is_harmless(self, error: BaseException) -> bool:
         if isinstance(error, StoreFull) and self.engine.dirty:  # The error came in the middle of a batch.
             self._undo_error = error
-        return self._undo_error is not None or super().is_harmful(error, is_put, first)
+        return self._undo_error is None and super().is_harmless(error)
 
     @override
     def rebuild(self, now: int) -> None:

@@ -169,7 +169,7 @@ class DurableStore(MemoryStore):
         journal = Journal(database, engine, tube.number, self.namespace, tube.epoch)
         shared = DurableTube(self.clock, self.lock, engine, journal, self._files)
         with suppress(StoreFull):  # The next opening repeats these changes.
-            shared.serve_waiters(now)
+            shared.serve(now)
         self.shared_tubes[tube.name] = shared
         del self._unloaded[tube.name]
 

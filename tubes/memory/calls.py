@@ -47,7 +47,17 @@ class CallPort(Port[F]):
 
     def put_many(self, batch: Batch) -> list[F] | None:
         """Add tasks, all or none; return None if there is no room."""
-        return self._do(lambda now: self.put_all(now, batch) if self.shared.admits(now, batch) else None, is_put=True)
+        shared = self.shared
+
+        def act(now: int) -> list[F] | None:
+            if not shared.admits(now, batch):
+                return None
+            shared.putting = self._engine.next_id
+            tasks = self.put_all(now, batch)
+            shared.putting = -1
+            return tasks
+
+        return self._do(act)
 
     def take_many(self, limit: int, span: int | None = None) -> list[F]:
         """Take up to `limit` available tasks, each for `span` microseconds if given."""
@@ -59,7 +69,7 @@ class CallPort(Port[F]):
             kind, tube, has_deadlines = self.kind, self.tube, self._engine.has_deadlines
             return [snapshot(kind, tube, entry, has_deadlines) for entry in entries]
 
-        return self._do(act, is_put=False)
+        return self._do(act)
 
     def top_up(self, first: F, limit: int, span: int | None = None) -> list[F]:
         """Return the task that a waiter got and more available tasks, up to `limit`, each for `span` if given."""
@@ -131,10 +141,8 @@ class CallPort(Port[F]):
         """
         source, destination = self.shared, target.shared
 
-        def act(now: int) -> list[bool] | None:
-            if target.closed_error is not None:
-                raise target.closed_error()
-            destination.serve_waiters(now)
+        def move(now: int) -> list[bool] | None:
+            destination.serve(now)
             unchanged = [self._is_as_seen(task) for task in tasks]
             runs = [
                 (options, [data])
@@ -145,26 +153,25 @@ class CallPort(Port[F]):
             if not destination.admits(now, moving):
                 return None
             moved = [task.id for task, is_unchanged in zip(tasks, unchanged, strict=True) if is_unchanged]
-            source.pending_move = destination.pending_move = source, destination, destination.engine.next_id, moved
+            destination.putting = first = destination.engine.next_id
+            source.pending_move = destination.pending_move = source, destination, first, moved
             try:
                 target.put_all(now, moving)
+                destination.putting = -1
                 for id in moved:
                     source.engine.move_out(now, source.engine.tasks[id])
                 destination.commit_both(source, now)
-                source.pending_move = destination.pending_move = None
-            except TubesError as error:
-                source.pending_move = destination.pending_move = None
-                if isinstance(error, DuplicateKey):
-                    places = [place for place, is_unchanged in enumerate(unchanged) if is_unchanged]
-                    raise DuplicateKey(**error.facts | {"item": places[error.facts["item"]]}) from None
-                raise
-            except BaseException as error:
-                destination.pending_repairs += ((error, None, 0, 0, None, destination.engine.uses_time),)
-                destination.engine.uses_time, destination.engine.timers.soonest = True, -1
-                raise
-            finally:
-                destination.serve_waiters(now)
+            except DuplicateKey as error:
+                places = [place for place, is_unchanged in enumerate(unchanged) if is_unchanged]
+                raise DuplicateKey(**error.facts | {"item": places[error.facts["item"]]}) from None
+            source.pending_move = destination.pending_move = None
+            destination.serve(now)
             return unchanged
+
+        def act(now: int) -> list[bool] | None:
+            if target.closed_error is not None:
+                raise target.closed_error()
+            return destination.run(move, now)
 
         moved = self._do(act)
         destination.notify_listeners()
@@ -362,19 +369,19 @@ class CallPort(Port[F]):
     def again(self, task: object) -> F | None:
         """Put a done task again and forget the old one; return None if there is no room."""
         id, engine = self.resolve_untaken_task(task)[0], self._engine
-        forgotten: list[Done] = []
 
         def act(now: int) -> F | None:
             done: Any = engine.find_done(now, id) if id not in engine.tasks else engine.tasks[id]
             options = self._driver.check_put(item_of_done(self.show(done)).options)
             if not engine.admits(now, options):
                 return None
+            self.shared.pending_again = engine.next_id, id
             new = self.show(engine.put(now, done.data, options))
-            forgotten.append(done)
             engine.done.remove(id)
+            self.shared.pending_again = None
             return new
 
-        return self._do(act, is_put=True, forgotten=forgotten)
+        return self._do(act)
 
     def take_task(self, task: object, span: int | None) -> F | None:
         """Take this task out of turn; return None if it may not be taken now."""
@@ -386,7 +393,7 @@ class CallPort(Port[F]):
             entry = self._engine.find(id)
             return self.show(entry) if self._engine.take_task(now, self.hold, entry, span) else None
 
-        return self._do(act, is_put=False)
+        return self._do(act)
 
     def update(self, task: object, changes: Options) -> F:
         """Change a task."""

@@ -179,13 +179,13 @@ class Connection(ConnectionBase):
         shared = self.store.find(check_tube_name(name))
         self.store.lock.acquire()
         try:
-            if shared.pending_repairs:
-                shared.serve_waiters(self.store.clock.micros())
+            if shared.busy:
+                shared.repair()
             check_engine(shared.engine)
-        except AssertionError as error:
+        except AssertionError:
             if repairs:
-                shared.pending_repairs += ((error, None, 0, 0, None, shared.engine.uses_time),)
-                shared.serve_waiters(self.store.clock.micros())
+                shared.busy = shared.engine.next_take
+                shared.repair()
             return [Problem("memory", 1, (name,), repairs, name)]
         finally:
             self.store.lock.token[0] = True
@@ -253,17 +253,12 @@ class Connection(ConnectionBase):
                 port.closed_error = _make_closed_error
                 shared.dismiss(set(port.waiters), _make_closed_error)
                 if shared.put_waiters:  # The next put may need less room than a dismissed one.
-                    shared.serve_waiters(self.store.clock.micros())
+                    shared.run(shared.serve, self.store.clock.micros())
                 shared.listen(port, None)
                 shared.ports.discard(port)
             shared_tubes = self.session.leave(self.store.clock.micros(), lost=lost)
             self.closed = _make_closed_error
             self._ports.clear()
-        except BaseException:  # `close` can be called again.
-            for shared in self.session.holds:
-                if shared.pending_repairs:
-                    shared.serve_waiters(self.store.clock.micros())
-            raise
         finally:
             self.store.lock.token[0] = True
         for shared in shared_tubes:

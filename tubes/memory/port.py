@@ -85,7 +85,7 @@ class Port(PortBase[F]):
 
     # -- the methods of inner loops ----------------------------------------------------------------------------------
     # They do not use `_do`, which would take 1.3 to 1.8 times as long.
-    # An interrupt may come at any moment; `SharedTube.owed` then has the repair.
+    # An interrupt may come at any moment: see `SharedTube.repair`.
 
     def put(
         self,
@@ -124,7 +124,6 @@ class Port(PortBase[F]):
         if self.codec is not None:
             data = encode(self.codec, data)
         task: F | None = None
-        id = -1
         held = False
         if lock.waits:
             lock.let_in()
@@ -133,13 +132,15 @@ class Port(PortBase[F]):
                 if held:
                     break
                 lock.wait()
+            if shared.busy:
+                shared.repair()
+            shared.busy = engine.next_take
             if self.closed_error is not None:
                 raise self.closed_error()
             now = self._micros()
             if engine.uses_time and engine.timers.soonest <= now:
-                shared.serve_waiters(now)
+                shared.serve(now)
             if not engine.is_bounded or engine.admits(now, {engine.lane_option: utube} if checked is None else checked):
-                id = engine.next_id
                 if checked is None:
                     entry = engine.add(now, data, pri, ttl, ttr, delay, utube)
                 else:
@@ -147,19 +148,17 @@ class Port(PortBase[F]):
                 task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
                 if shared.end_section is not None:
                     shared.end_section(now)
-            held = False
-            lock.token[0] = True
-            if shared.events:
-                shared.notify_listeners()
+            shared.busy = 0
             return task
         except BaseException as error:
-            if held or task is not None:
-                shared.pending_repairs += ((error, True, id, id + 1, None, engine.uses_time),)
-                if held:
-                    engine.uses_time, engine.timers.soonest = True, -1
-                    lock.token[0] = True
-            shared.settle()
+            if held:
+                shared.recover(error)
             raise
+        finally:
+            if held:
+                lock.token[0] = True
+            if shared.events:
+                shared.notify_listeners()
 
     def take(self) -> F | None:
         """Take the first available task; return None if there is none."""
@@ -167,7 +166,6 @@ class Port(PortBase[F]):
         engine = self._engine
         lock = self._lock
         task: F | None = None
-        take = 0
         held = False
         if lock.waits:
             lock.let_in()
@@ -176,32 +174,32 @@ class Port(PortBase[F]):
                 if held:
                     break
                 lock.wait()
+            if shared.busy:
+                shared.repair()
+            shared.busy = engine.next_take
             if self.closed_error is not None:
                 raise self.closed_error()
             now = 0
             if engine.uses_time:
                 now = self._micros()
                 if engine.timers.soonest <= now:
-                    shared.serve_waiters(now)
-            take = engine.next_take
+                    shared.serve(now)
             entry = engine.take(now, self.hold)
             if entry is not None:
                 task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
                 if shared.end_section is not None:
                     shared.end_section(now or self._micros())
-            held = False
-            lock.token[0] = True
-            if shared.events:
-                shared.notify_listeners()
+            shared.busy = 0
             return task
         except BaseException as error:
-            if held or task is not None:
-                shared.pending_repairs += ((error, False, take, take + 1, None, engine.uses_time),)
-                if held:
-                    engine.uses_time, engine.timers.soonest = True, -1
-                    lock.token[0] = True
-            shared.settle()
+            if held:
+                shared.recover(error)
             raise
+        finally:
+            if held:
+                lock.token[0] = True
+            if shared.events:
+                shared.notify_listeners()
 
     def ack(self, task: Any) -> F:
         """End a held task as done."""
@@ -216,13 +214,16 @@ class Port(PortBase[F]):
                 if held:
                     break
                 lock.wait()
+            if shared.busy:
+                shared.repair()
+            shared.busy = engine.next_take
             if self.closed_error is not None:
                 raise self.closed_error()
             now = 0
             if engine.uses_time:
                 now = self._micros()
                 if engine.timers.soonest <= now:
-                    shared.serve_waiters(now)
+                    shared.serve(now)
             hold = self.hold
             is_task = task.__class__ is self.kind
             entry: Any = task._record if is_task else hold.get(task) if task.__class__ is int else None
@@ -240,18 +241,17 @@ class Port(PortBase[F]):
                 shared.end_section(now or self._micros())
             if is_task:
                 task._take = FINISHED
-            held = False
-            lock.token[0] = True
-            if shared.events:
-                shared.notify_listeners()
+            shared.busy = 0
             return done
         except BaseException as error:
             if held:
-                shared.pending_repairs += ((error, None, 0, 0, None, engine.uses_time),)
-                engine.uses_time, engine.timers.soonest = True, -1
-                lock.token[0] = True
-            shared.settle()
+                shared.recover(error)
             raise
+        finally:
+            if held:
+                lock.token[0] = True
+            if shared.events:
+                shared.notify_listeners()
 
     def next(self, task: object) -> F | None:
         """End a held task as done and take the next one; return None if there is none. A lost task is logged."""
@@ -283,49 +283,35 @@ class Port(PortBase[F]):
             return self.put_all(now, request)
         return self.show(self._engine.put(now, *request))
 
-    def _do(self, act: Callable[[int], T], *, is_put: bool | None = None, forgotten: list[Done] | None = None) -> T:
-        """Move due tasks and call `act` under the lock; then serve waiters and call listeners.
-
-        `is_put` is True for puts, False for takes, None for other methods. If the caller gets an error, its puts or
-        takes are undone by their numbers, and the done tasks in `forgotten` are restored.
-        """
+    def _do(self, act: Callable[[int], T]) -> T:
+        """Move due tasks and call `act` under the lock; then serve waiters and call listeners."""
         shared = self.shared
         engine = self._engine
         lock = self._lock
-        # Numbers of puts start at 0, numbers of takes at 1.
-        first = -1 if is_put else 0
-        end = 0
-        held = True
         if lock.waits:
             lock.let_in()
         lock.acquire()
         try:
+            if shared.busy:
+                shared.repair()
+            shared.busy = engine.next_take
             if self.closed_error is not None:
                 raise self.closed_error()
             now = self._micros()
             if engine.timers.soonest <= now:
-                shared.serve_waiters(now)
-            if is_put is None:
-                result = act(now)
-            else:
-                first = engine.next_id if is_put else engine.next_take
-                result = act(now)
-                end = engine.next_id if is_put else engine.next_take
+                shared.serve(now)
+            result = act(now)
             if shared.end_section is not None:
                 shared.end_section(now)
-            held = False
+            shared.busy = 0
+            return result
+        except BaseException as error:
+            shared.recover(error)
+            raise
+        finally:
             lock.token[0] = True
             if shared.events:
                 shared.notify_listeners()
-            return result
-        except BaseException as error:
-            if held or is_put is not None:
-                shared.pending_repairs += ((error, is_put, first, end, forgotten, engine.uses_time),)
-                if held:
-                    engine.uses_time, engine.timers.soonest = True, -1
-                    lock.token[0] = True
-            shared.settle()
-            raise
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
@@ -346,12 +332,7 @@ class Port(PortBase[F]):
         waiter.owner = self  # The call may have been interrupted before `enlist`.
         self._lock.acquire()
         try:
-            if undo and waiter.result is not PENDING:
-                is_put = waiter.request is not None
-                shared.pending_repairs += ((None, is_put, -is_put, 0, waiter.result, self._engine.uses_time),)
-            shared.run(lambda: shared.remove_waiter(waiter))
-            if shared.end_section is not None:
-                shared.end_section(self._micros())
+            shared.run(lambda now: shared.withdraw(waiter, now, undo=undo), self._micros())
         finally:
             self._lock.token[0] = True
         shared.notify_listeners()

@@ -52,7 +52,6 @@ class QuickPort(CallPort[F]):
         engine = self._engine
         lock = self._lock
         task: F | None = None
-        id = -1
         held = False
         if lock.waits:
             lock.let_in()
@@ -63,7 +62,8 @@ class QuickPort(CallPort[F]):
                 lock.wait()
             offers: Any = engine._offers
             line = offers._lines.get(0)
-            if line is not None and not (engine.listener or engine.uses_time or self.closed_error):
+            if line is not None and not (engine.listener or engine.uses_time or shared.busy or self.closed_error):
+                shared.busy = engine.next_take
                 id = engine.next_id
                 entry = Entry()
                 entry.id = entry.rank = id
@@ -89,19 +89,18 @@ class QuickPort(CallPort[F]):
                     line[0] is entry and shared.take_waiters and self._hand_over(line, now)
                 ):
                     shared.end_section(now)
-            held = False
-            lock.token[0] = True
+                shared.busy = 0
         except BaseException as error:
             if held:
-                shared.pending_repairs += ((error, True, id, id + 1, None, engine.uses_time),)
-                engine.uses_time, engine.timers.soonest = True, -1
-                lock.token[0] = True
-            shared.settle()
+                shared.recover(error)
             raise
+        finally:
+            if held:
+                lock.token[0] = True
         return super().put(data, options) if task is None else task
 
     def _hand_over(self, line: deque[Entry], now: int) -> bool:
-        """Give the only ready task to the first waiter; return False if `serve_waiters` is needed."""
+        """Give the only ready task to the first waiter; return False if `serve` is needed."""
         shared = self.shared
         engine = self._engine
         take_waiters = shared.take_waiters
@@ -109,7 +108,7 @@ class QuickPort(CallPort[F]):
         if engine.pause._is_paused or shared.empty_waiters or shared.is_late(waiter, now):
             return False
         owner = waiter.owner
-        shared._giving = take = engine.next_take
+        take = engine.next_take
         entry = line.popleft()
         entry.index = None
         entry.take = take
@@ -128,7 +127,7 @@ class QuickPort(CallPort[F]):
         made._times = NO_TIMES
         made._take = take
         waiter.result = made
-        shared._giving = 0
+        shared.busy = take + 1
         is_awake = shared.wake_waiter(waiter)
         if not is_awake:
             engine.untake(now, entry)
@@ -145,7 +144,6 @@ class QuickPort(CallPort[F]):
         lock = self._lock
         task: F | None = None
         is_empty = False
-        take = 0
         held = False
         if lock.waits:
             lock.let_in()
@@ -157,12 +155,17 @@ class QuickPort(CallPort[F]):
             offers: Any = engine._offers
             line = offers._lines.get(0)
             is_clear = not (
-                offers._back or engine.listener or engine.uses_time or engine.pause._is_paused or self.closed_error
+                offers._back
+                or engine.listener
+                or engine.uses_time
+                or engine.pause._is_paused
+                or shared.busy
+                or self.closed_error
             )
             if is_clear and not line:
                 is_empty = True
             elif is_clear and line[0].index is offers:
-                take = engine.next_take
+                shared.busy = take = engine.next_take
                 entry = line.popleft()
                 entry.index = None
                 entry.take = take
@@ -181,15 +184,14 @@ class QuickPort(CallPort[F]):
                 made._times = NO_TIMES
                 made._take = take
                 task = made
-            held = False
-            lock.token[0] = True
+                shared.busy = 0
         except BaseException as error:
             if held:
-                shared.pending_repairs += ((error, False, take, take + 1, None, engine.uses_time),)
-                engine.uses_time, engine.timers.soonest = True, -1
-                lock.token[0] = True
-            shared.settle()
+                shared.recover(error)
             raise
+        finally:
+            if held:
+                lock.token[0] = True
         return super().take() if task is None and not is_empty else task
 
     def ack(self, task: Any) -> F:
@@ -215,8 +217,11 @@ class QuickPort(CallPort[F]):
                 entry.hold is hold
                 and (not is_task or entry.take == task._take)
                 and ((more := entry.extras) is None or (more.key is None and not more.keep_done))
-                and not (engine.listener or shared.empty_waiters or engine.uses_time or self.closed_error)
+                and not (
+                    engine.listener or shared.empty_waiters or engine.uses_time or shared.busy or self.closed_error
+                )
             ):
+                shared.busy = engine.next_take
                 id = entry.id
                 del hold[id]
                 entry.hold = None
@@ -234,13 +239,12 @@ class QuickPort(CallPort[F]):
                 if is_task:
                     task._take = FINISHED
                 done = made
-            held = False
-            lock.token[0] = True
+                shared.busy = 0
         except BaseException as error:
             if held:
-                shared.pending_repairs += ((error, None, 0, 0, None, engine.uses_time),)
-                engine.uses_time, engine.timers.soonest = True, -1
-                lock.token[0] = True
-            shared.settle()
+                shared.recover(error)
             raise
+        finally:
+            if held:
+                lock.token[0] = True
         return super().ack(task) if done is None else done

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -25,8 +27,7 @@ from tubes.values.overview import Overview
 from tubes.values.statistics import Statistics, to_seconds
 from tubes.values.task import TaskView, snapshot
 
-#: See `SharedTube.owed`.
-PendingRepair: TypeAlias = "tuple[BaseException | None, bool | None, int, int, object, bool]"
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from tubes.backend.clock import Clock
@@ -78,19 +79,18 @@ class SharedTube:
         #: otherwise it is `idle_end_section`, which commits if the store is kept in a folder.
         self.end_section: Callable[[int], None] | None = None
         self.idle_end_section: Callable[[int], None] | None = None
-        #: Repairs for calls that ended with an error under the lock or in a listener. The next caller makes them.
-        #: Each item: the error; True for a put, False for a take, else None; the first number that the call used and
-        #: the end of its numbers (0: up to the next one); the tasks to undo; the earlier value of `engine.uses_time`.
-        #: One assignment adds an item, before the lock is freed. `engine.uses_time` and `engine.timers.soonest` are set
-        #: along with it, so that the next call cannot skip `serve_waiters`.
-        self.pending_repairs: tuple[PendingRepair, ...] = ()
+        #: While a critical section changes the tube: the number of its first take, otherwise 0. A caller that finds it
+        #: set repairs the tube first, because a section was interrupted: see `repair`.
+        self.busy = 0
+        #: While several tasks or a waiter's tasks are put: the first new id, otherwise -1. A repair undoes these puts.
+        self.putting = -1
+        #: While a done task is put again: the new id and the old one, which a repair forgets if the new task exists.
+        self.pending_again: tuple[int, int] | None = None
         #: While tasks move to another tube: both tubes, the first new id, and the old ids.
         self.pending_move: tuple[SharedTube, SharedTube, int, list[int]] | None = None
         #: Makes the error for a dropped tube; None while the tube exists.
         self.closed_error: Callable[[], TubesError] | None = None
         self._is_dropped = False
-        # While a waiter is served: the number of its take, and the first id of its put.
-        self._giving, self._putting = 0, -1
         self._clock: Final = clock
         self._lock: Final = lock
         # True if the clock ends waits (a test's clock), rather than real time.
@@ -105,16 +105,18 @@ class SharedTube:
         """The checked options of the tube, in the units of the machine."""
         return self.engine.options
 
-    def serve_waiters(self, now: int) -> None:
-        """Repair the tube, move due tasks, serve waiters in the order of arrival, set the alarm. Under the lock."""
+    def run(self, act: Callable[[int], T], now: int) -> T:
+        """Call `act` as a critical section. Under the lock. The methods of ports inline this."""
+        if self.busy:
+            self.repair()
+        self.busy = self.engine.next_take
         try:
-            if self.pending_repairs:
-                self.repair(now)
-            self.serve(now)
+            result = act(now)
+            self.busy = 0
         except BaseException as error:
-            self.pending_repairs += ((error, None, 0, 0, None, self.engine.uses_time),)
-            self.engine.uses_time, self.engine.timers.soonest = True, -1
+            self.recover(error)
             raise
+        return result
 
     def serve(self, now: int) -> None:
         """Move due tasks, serve waiters in the order of arrival, and set the alarm."""
@@ -129,13 +131,11 @@ class SharedTube:
                 waiter = next(iter(take_waiters))
                 owner = waiter.owner
                 if not self.is_late(waiter, now):
-                    self._giving = engine.next_take
                     entry = engine.take(now, owner.hold)
                     if entry is None:
-                        self._giving = 0
                         break
                     waiter.result = snapshot(owner.kind, owner.tube, entry, engine.has_deadlines)
-                    self._giving = 0
+                    self.busy = engine.next_take  # A repair does not undo the take: the waiter has got it.
                     if not self.wake_waiter(waiter):
                         engine.untake(now, entry)
                 del take_waiters[waiter]
@@ -150,7 +150,7 @@ class SharedTube:
         if self.end_waiters:
             self._serve_end_waiters()
         if take_waiters or self.put_waiters or self.empty_waiters or self.end_waiters or engine.listener:
-            self.end_section = self.serve_waiters
+            self.end_section = self.serve
             self._alarm.set(engine.timers.soonest)
         else:  # The next call moves due tasks.
             self.end_section = self.idle_end_section
@@ -176,17 +176,17 @@ class SharedTube:
         """Run waiting puts while there is room. A waiter gets the error that its own put raises."""
         while (waiter := self._next_putter(now)) is not None:
             if not self.is_late(waiter, now):
-                self._putting = id = self.engine.next_id
+                self.putting = self.engine.next_id
                 try:
                     waiter.result = waiter.owner.put_waiting(now, waiter.request)
                 except KeyboardInterrupt:  # The interrupt is not about this put: its caller keeps waiting.
                     raise
                 except BaseException as error:
-                    if self.is_harmful(error, True, id):
-                        self.pending_repairs += ((error, True, id, 0, None, self.engine.uses_time),)
-                        self.repair(now)
+                    if not self.is_harmless(error):
+                        self.rebuild(now)
+                        self._undo_puts(now, self.putting, self.engine.next_id)
                     waiter.result = error
-                self._putting = -1
+                self.putting = -1
                 if not self.wake_waiter(waiter):
                     self.undo(waiter.result, is_put=True)
             self.remove_waiter(waiter)
@@ -228,94 +228,68 @@ class SharedTube:
         # If the store's clock ends waits, `fire` does so, after moving all tasks that are due at the same moment.
         return waiter.is_done() or (waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes)
 
-    def settle(self) -> None:
-        """Repair the tube after a call that got an error, and call the listeners. Not under the lock."""
-        try:
-            self._lock.acquire()
-            try:
-                if self.pending_repairs:
-                    self.serve_waiters(self._clock.micros())
-            finally:
-                self._lock.token[0] = True
-            self.notify_listeners()
-        except TubesError:  # The interrupted call raises its own error.
-            pass
-        except BaseException:
-            if self.end_section is not None:  # The waiters should not depend on a next caller.
-                self.later(self.settle)
-            raise
+    def recover(self, error: BaseException) -> None:
+        """End a critical section that got an error. Under the lock."""
+        if self.is_harmless(error):
+            self.putting, self.pending_again = -1, None
+            self.busy = 0
+        elif self.busy:
+            with suppress(TubesError):  # The caller gets its own error.
+                self.repair()
 
-    def run(self, act: Callable[[], object]) -> None:
-        """Call `act`; if it is interrupted, the next caller repairs the tube. Under the lock."""
-        try:
-            if self.pending_repairs:
-                self.repair(self._clock.micros())
-            act()
-        except BaseException as error:
-            self.pending_repairs += ((error, None, 0, 0, None, self.engine.uses_time),)
-            self.engine.uses_time, self.engine.timers.soonest = True, -1
-            raise
+    def repair(self) -> None:
+        """Repair the tube after a critical section was interrupted. Under the lock. Cost: O(n).
 
-    def repair(self, now: int) -> None:
-        """Undo interrupted calls, and rebuild the indexes if a change may be incomplete. Under the lock.
+        The interrupted call then has had its full effect or none. A task that it moved stays moved, but takes and
+        batches that have not reached their caller are undone. Calls that were interrupted later, on the way back to
+        their caller, have had their full effect: a task that they took stays in the session until its ttr or the
+        session ends, and only waiting calls give it back.
 
-        If this method is interrupted itself, the next caller repeats it from the start. Cost: O(n); O(1) after a typed
-        error, which has changed nothing.
+        If this method is interrupted itself, the next caller repeats it from the start.
         """
-        engine, owed = self.engine, self.pending_repairs
-        count = len(owed)
+        now = self._clock.micros()
         try:
-            engine.uses_time = owed[0][-1]
             is_drop = self.closed_error is not None and not self._is_dropped
             if is_drop:
                 self.end()
-            engine.timers._note_soonest()
             if self.pending_move is not None:
                 self._end_move(now, *self.pending_move)
-            harmful = [each for each in owed if self.is_harmful(*each[:3])]
-            if harmful:
-                self.rebuild(now)
-            for error, is_put, first, end, task, _ in owed:
-                if not isinstance(error, TubesError):
-                    if is_put:
-                        self._undo_puts(now, first, end or engine.next_id)
-                    elif first:
-                        self._undo_takes(now, first, end or engine.next_take)
-                    self.undo(task, is_put=bool(is_put))
-            if harmful:
-                self._repair_waiters(now)
-            self.pending_repairs = self.pending_repairs[count:]
+            self.rebuild(now)
+            for entry in [entry for entry in self.engine.tasks.values() if abs(entry.take) >= self.busy]:
+                self.engine.untake(now, entry)
+            self._undo_puts(now, self.putting, self.engine.next_id)
+            if self.pending_again is not None and self.pending_again[0] in self.engine.tasks:
+                self.engine.done.remove(self.pending_again[1])
+            self._repair_waiters()
+            self.putting, self.pending_again = -1, None
+            self.busy = self.engine.next_take
+            self.serve(now)
+            self.busy = 0
+        except TubesError:
+            self.busy = 0
+            raise
         except BaseException:
-            engine.uses_time, engine.timers.soonest = True, -1
+            if self.end_section is not None:  # The waiters should not depend on a next caller.
+                self.later(partial(self.fire, now))
             raise
         if is_drop and self.closed_error is not None:
             raise self.closed_error()
 
-    def is_harmful(self, error: BaseException | None, is_put: bool | None, first: int) -> bool:
-        """Return True if an error may have interrupted a move."""
-        if error is None or isinstance(error, TubesError):
-            return False
-        return is_put is None or self.engine.is_updating or (0 <= first < self.engine.next_id if is_put else first > 0)
+    def is_harmless(self, error: BaseException) -> bool:
+        """Return True if an error has changed nothing."""
+        return isinstance(error, TubesError)
 
     def rebuild(self, now: int) -> None:
         """Rebuild the indexes of the engine."""
         rebuild_indexes(self.engine, now)
 
-    def _repair_waiters(self, now: int) -> None:
-        """Undo the take or put of the waiter that was being served; wake waiters that may have missed their result."""
-        if self._giving:
-            self._undo_takes(now, self._giving, self._giving + 1)
-        self._undo_puts(now, self._putting, self.engine.next_id)
-        self._giving, self._putting = 0, -1
+    def _repair_waiters(self) -> None:
+        """Wake waiters that may have missed their result."""
         self._ended.extend((id, None) for id in self.end_waiters)
         for waiter in [waiter for waiter in self.waiters() if waiter.result is not PENDING]:
             if not self.wake_waiter(waiter):
                 self.undo(waiter.result, is_put=waiter.request is not None)
             self.remove_waiter(waiter)
-
-    def _undo_takes(self, now: int, first: int, end: int) -> None:
-        for entry in [entry for entry in self.engine.tasks.values() if first <= abs(entry.take) < end]:
-            self.engine.untake(now, entry)
 
     def _undo_puts(self, now: int, first: int, end: int) -> None:
         tasks = self.engine.tasks
@@ -327,6 +301,7 @@ class SharedTube:
         """End an interrupted move: tasks that have reached the other tube leave this one, the others stay."""
         for shared in (source, destination):
             shared.rebuild(now)
+        destination._undo_puts(now, destination.putting, destination.engine.next_id)
         for new, id in enumerate(moved, first):
             if new in destination.engine.tasks and id in source.engine.tasks:
                 source.engine.move_out(now, source.engine.tasks[id])
@@ -341,7 +316,7 @@ class SharedTube:
             if self.end_section is None:
                 return
             try:
-                self.serve_waiters(now)
+                self.run(self.serve, now)
             except TubeNotFound:  # The repair has completed an interrupted drop.
                 return
             if self._clock_wakes:
@@ -353,7 +328,7 @@ class SharedTube:
                         self.remove_waiter(waiter)
                     else:
                         self._alarm.set(waiter.deadline)
-                self.serve_waiters(now)
+                self.run(self.serve, now)
         finally:
             self._lock.token[0] = True
         self.notify_listeners()
@@ -365,7 +340,7 @@ class SharedTube:
         if callback is not None:
             self.listeners[port] = None
         self.engine.listener = self._note if self.listeners else None
-        self.end_section = self.serve_waiters  # `serve` corrects this right after the call.
+        self.end_section = self.serve  # `serve` corrects this right after the call.
         return before
 
     def _note(self, entry: Entry, event: str) -> None:
@@ -400,7 +375,7 @@ class SharedTube:
 
     def overview(self, now: int, sessions: int, *, ages: bool) -> Overview:
         """Return the overview of the tube. Under the lock."""
-        self.serve_waiters(now)
+        self.run(self.serve, now)
         engine = self.engine
         lanes, throttled = (0, 0) if engine.driver.lane is None else engine.lanes.count()
         oldest = engine.oldest_ready() if ages else None
@@ -424,7 +399,7 @@ class SharedTube:
             self.engine.on_end = self._note_end
             self._note_end(waiter.request.id, None)  # The task may have ended already.
         waiter.owner.waiters.add(waiter)
-        self.end_section = self.serve_waiters
+        self.end_section = self.serve
         if waiter.deadline is not None and self._clock_wakes:
             self._alarm.set(waiter.deadline)
 
@@ -449,10 +424,30 @@ class SharedTube:
             return self.end_waiters.setdefault(waiter.request.id, OrderedDict())
         return self.take_waiters if waiter.request is None else self.put_waiters
 
+    def give_back(self, result: object, *, is_put: bool) -> None:
+        """Undo a put or take whose caller has left. Not under the lock."""
+
+        def act(now: int) -> None:
+            self.undo(result, is_put=is_put)
+            self.serve(now)
+
+        self._lock.acquire()
+        try:
+            self.run(act, self._clock.micros())
+        finally:
+            self._lock.token[0] = True
+        self.notify_listeners()
+
+    def withdraw(self, waiter: Waiter, now: int, *, undo: bool) -> None:
+        """Remove a waiter from its line; with `undo`, undo its result. Under the lock; the call may be repeated."""
+        if undo and waiter.result is not PENDING:
+            self.undo(waiter.result, is_put=waiter.request is not None)
+        self.remove_waiter(waiter)
+        if self.end_section is not None:
+            self.end_section(now)
+
     def undo(self, task: object, *, is_put: bool) -> None:
-        """Undo takes or puts whose caller did not get its tasks; restore done tasks. Under the lock."""
-        if isinstance(task, Done):
-            self.engine.restore_done(task)
+        """Undo takes or puts whose caller did not get its tasks. Under the lock."""
         if isinstance(task, list):
             for each in reversed(cast("list[object]", task)):  # In reverse, so that each returns to its place.
                 self.undo(each, is_put=is_put)

@@ -83,15 +83,15 @@ class MemorySession:
         shared_tubes = sorted(self.holds, key=lambda shared: shared.name)
         for shared in shared_tubes:
             if shared.closed_error is None:
-                shared.run(partial(self._end_hold, now, shared))
-                shared.serve_waiters(now)
+                shared.run(partial(self._end_hold, shared), now)
         self.holds.clear()
         self._store.remove_session(self)
         return shared_tubes
 
-    def _end_hold(self, now: int, shared: SharedTube) -> None:
+    def _end_hold(self, shared: SharedTube, now: int) -> None:
         shared.engine.expire(now)
         shared.engine.close_hold(now, self.holds[shared])
+        shared.serve(now)
 
     def _fire(self, now: int) -> None:
         shared_tubes: list[SharedTube] = []
