@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
-
-from tubes.errors import Facts
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -34,7 +32,7 @@ class Overview:
     #: How many live sessions have opened the tube.
     sessions: int
     #: The options of the tube, as `Tube.options` returns them; None if the options on the server cannot be read.
-    options: Facts | None
+    options: dict[str, Any] | None
     #: The number of lanes that `Tube.lanes` lists, and the number of lanes in cooldown or blocked, or, if lanes have a
     #: burst, without their full burst.
     lanes: int = 0
