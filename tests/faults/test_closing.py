@@ -151,7 +151,7 @@ def test_listener_added_while_the_queue_closes_leaves_no_thread(place: str) -> N
         subscription.open = late
         with pytest.raises(QueueClosed):
             tube.on_task_change(lambda task, event: None)
-        assert subscription._thread is None
+        assert subscription._stop is None
         assert eventually(lambda: not any(t.name == "tubes-events" for t in threading.enumerate()))
 
 

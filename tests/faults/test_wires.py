@@ -19,10 +19,9 @@ from tubes.backend.flow import run
 from tubes.conformance.bench import eventually
 from tubes.redis import task_codec
 from tubes.redis.scripts.assembly import script
-from tubes.redis.transport import attempt
+from tubes.redis.transport import attempt, subscription
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import ScriptCall
-from tubes.redis.waiting import event_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -360,7 +359,7 @@ def test_lost_marker_does_not_delay_a_waiter(proxied_url: str, other_queue: tube
 def test_idle_listener_misses_no_event(
     proxied_url: str, other_queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_subscription, "_SILENCE", 0.05)
+    monkeypatch.setattr(subscription, "SILENCE", 0.05)
     events: list[int] = []
     with tubes.connect(proxied_url) as queue:
         queue.tube("load").on_task_change(lambda task, event: events.append(task.id))

@@ -271,8 +271,8 @@ def test_join_survives_a_lost_event(url: str, valkey: LocalServer, monkeypatch: 
         task = tube.put(1)
         call = pool.submit(tube.join, 60)
         shared = port_of(tube).shared
-        assert eventually(lambda: shared.subscription._thread is not None)
-        monkeypatch.setattr(shared.subscription, "_take_in", lambda message: None)
+        assert eventually(lambda: shared.subscription._stop is not None)
+        monkeypatch.setattr(shared.subscription, "_handle", lambda message: None)
         other.tube("t").delete(task.id)
         assert call.result(10)
 

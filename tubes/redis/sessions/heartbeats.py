@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class _Store(Protocol):
-    """The part of a store that `Beats` uses."""
+    """The part of a store that `SessionRenewer` uses."""
 
     def renew_sessions(self, channel: ThreadChannel, patience: float, lost: set[str], /) -> None: ...
 
@@ -23,7 +23,7 @@ class SessionRenewer:
     def __init__(self, server: Server, lease: float, by_lease: dict[float, SessionRenewer] | None = None) -> None:
         self._server: Final = server
         self._lease: Final = lease
-        # Shared by the heartbeats of all session ttls on this server.
+        # Shared by the renewers of all session ttls on this server.
         self._by_lease: Final = {} if by_lease is None else by_lease
         self._by_lease[lease] = self
         self._stores: Final[dict[_Store, None]] = {}
@@ -32,7 +32,7 @@ class SessionRenewer:
         self._stop: threading.Event | None = None
 
     def with_ttl(self, lease: float) -> SessionRenewer:
-        """Return the heartbeat for sessions of this ttl."""
+        """Return the renewer of sessions of this ttl."""
         return self._by_lease.get(lease) or SessionRenewer(self._server, lease, self._by_lease)
 
     def add(self, store: _Store) -> None:

@@ -1,9 +1,9 @@
 """The session of a connection to a server: the tubes in which it is open, and its other callers.
 
 **How sessions work.** A tube knows a session by a number and a token, which `open` returns, and keeps a lease for it.
-`Beats` renews the leases in a thread; after an expired lease the tube releases the tasks of the session. A session
-belongs to one connection until `identify` stores it on the server under its uuid, with its tubes and callers. Then
-other connections may join it. Each of them opens all tubes of the session, and the last to leave ends it.
+`SessionRenewer` renews the leases in a thread; after an expired lease the tube releases the tasks of the session.
+A session belongs to one connection until `identify` stores it on the server under its uuid, with its tubes and callers.
+Then other connections may join it. Each of them opens all tubes of the session, and the last to leave ends it.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ _log = logging.getLogger("tubes")
 _SILENT: Final = "%s has not replied for %g s; connect gives up after %g s (connect_timeout)"
 #: Seconds after which the first connection logs that the server does not reply.
 SILENCE: Final = 2.0
-#: Sessions per call of `beat`.
-_BEATS: Final = 1000
+#: Sessions per call of the script `beat`.
+_SESSIONS_PER_CALL: Final = 1000
 
 
 class RedisStore:
@@ -262,7 +262,7 @@ class RedisStore:
         """Renew the leases of all sessions; `lost`: nodes that have not replied."""
         self._had_error = False
         try:
-            self._beat_once(channel, lost)
+            self._renew_tokens(channel, lost)
             if not self.is_tested:  # An `AsyncQueue` may be used without `await` and `async with`.
                 self.ensure_connected(patience, logs=False)
         except Exception as error:  # Sessions depend on this thread: the next heartbeat follows any error.
@@ -270,7 +270,7 @@ class RedisStore:
         if not self._had_error:
             self._outage.end()
 
-    def _beat_once(self, channel: ThreadChannel, lost: set[str]) -> None:
+    def _renew_tokens(self, channel: ThreadChannel, lost: set[str]) -> None:
         for shared in list(self._shared_tubes.values()):
             tokens = [port.session.token for port in snapshot(shared.ports) if port.session is not None]
             listening = "1" if shared.subscription.listening else ""
@@ -284,8 +284,8 @@ class RedisStore:
                 if node in lost:
                     self._had_error = True
                     continue
-                for first in range(0, max(len(tokens), 1), _BEATS):
-                    chunk = tokens[first : first + _BEATS]
+                for first in range(0, max(len(tokens), 1), _SESSIONS_PER_CALL):
+                    chunk = tokens[first : first + _SESSIONS_PER_CALL]
                     words: tuple[Word, ...] = (micros("lease", self.lease), listening, *chunk)
                     reply = channel.call(ScriptCall(script("beat"), shared.key, words, parts=("leases",)))
             except ConnectionLost as error:
@@ -389,16 +389,16 @@ class RedisStore:
             self._has_warned = True
             _log.warning("%s refuses PUBLISH: listeners do not receive the events of this process", self.url)
 
-    def ask(self, verb: str, key: str, *args: Word, what: str = "") -> Flow[Reply]:
+    def ask(self, name: str, key: str, *args: Word, what: str = "") -> Flow[Reply]:
         """Call a script that uses no session; raise its error. `what`: the data that the script may find unreadable."""
-        reply: Reply = yield ScriptCall(script(verb), key, args)
+        reply: Reply = yield ScriptCall(script(name), key, args)
         if isinstance(reply, ErrorReply):
             raise validation.refusal(what, reply, self.url) if what else error_of(reply, self.url)
         return reply
 
-    def leave_out(self, those: Mapping[str, object] | Mapping[bytes, object]) -> None:
+    def leave_out(self, reasons: Mapping[str, object] | Mapping[bytes, object]) -> None:
         """Leave these names out of the list of tubes, with one warning each."""
-        self.strangers.leave_out(f"the tubes of {self.url}", those)
+        self.strangers.leave_out(f"the tubes of {self.url}", reasons)
 
     # -- tubes ---------------------------------------------------------------------------------------------------------
 
@@ -444,15 +444,15 @@ class RedisStore:
         others = 0
         with validation.reading(f"tube {name!r}: its waiters"):
             *chunk, last = list_of(processes)
-            there = number_of(last)
+            total = number_of(last)
             for process, about in zip(chunk[::2], chunk[1::2], strict=True):
                 callers, *_, until = map(int, bytes_of(about).split())
                 until = self.local_micros(until)
                 # A record too far in the future was written before the server's clock was set back.
                 if process != self.process.encode() and now < until and (self.manual or until < now + 2 * WATCHED):
                     others += callers
-        if 2 * there > len(chunk) > 0:
-            others = round(others * there * 2 / len(chunk))
+        if 2 * total > len(chunk) > 0:
+            others = round(others * total * 2 / len(chunk))
         shared = self._shared_tubes.get(name)
         return others if shared is None else others + shared.queue.count()
 
@@ -472,11 +472,11 @@ def creation_of(token: str) -> str:
     return token.split(".")[1]
 
 
-def snapshot(those: Iterable[T]) -> list[T]:
+def snapshot(items: Iterable[T]) -> list[T]:
     """Copy a weak set: another thread may add to it, which breaks a loop over it."""
     while True:
         try:
-            return list(those)
+            return list(items)
         except RuntimeError:
             continue
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from tubes.backend.listeners import notify_listener
-from tubes.backend.retry import Outage
 from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
 from tubes.redis.scripts.replies import LIST, Reply, bytes_of, number_of
 from tubes.redis.transport.attempt import PASSING
+from tubes.redis.transport.subscription import Subscription
 from tubes.redis.transport.wire import ErrorReply, Wire, error_of, pack
 
 if TYPE_CHECKING:
@@ -22,21 +21,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tubes")
 
-#: Seconds of silence after which the connection is tested.
-_SILENCE: Final = 15.0
 
-
-class EventSubscription:
+class EventSubscription(Subscription):
     """The subscription of one process to the changes of one tube. It lasts as long as the tube has listeners."""
 
     def __init__(self, tube: Tube, emptiness: Emptiness) -> None:
+        super().__init__("tubes-events", f"changes of tube {tube.name!r} are not received")
         self._tube: Final = tube
         self._emptiness: Final = emptiness
-        self._lock: Final = threading.Lock()
         self._ports: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
-        self._wire: Wire | None = None
-        self._thread: threading.Thread | None = None
-        self._stopped = threading.Event()
         # True after a message that no script published.
         self._has_warned = False
 
@@ -63,13 +56,8 @@ class EventSubscription:
         """
         with self._lock:
             if self._wire is None:  # Other listeners may have lost the connection.
-                self._wire = self._subscribe()
-            if self._thread is None:
-                self._stopped = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._receive, args=(self._stopped,), name="tubes-events", daemon=True
-                )
-                self._thread.start()
+                self._wire = self._connect()
+            self._start()
         return number_of((yield from port.ask("listen", self._tube.store.span())))
 
     def note(self, port: Port) -> None:
@@ -85,16 +73,7 @@ class EventSubscription:
         if not self.listening:
             self.close()
 
-    def close(self) -> None:
-        """End the subscription."""
-        with self._lock:
-            self._stopped.set()
-            self._thread = None
-            wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.disconnect()
-
-    def _subscribe(self) -> Wire:
+    def _connect(self) -> Wire:
         wire = Wire(self._tube.store.server, self._tube.key)
         try:
             wire.send(pack("SUBSCRIBE", f"{self._tube.key}:events"))
@@ -106,44 +85,11 @@ class EventSubscription:
             raise
         return wire
 
-    def _receive(self, stopped: threading.Event) -> None:
-        is_pinged = False
-        outage = Outage()
-        wire: Wire | None = None
-        while not stopped.is_set():
-            try:
-                wire = self._wire
-                if wire is None:
-                    wire = self._subscribe()
-                    with self._lock:
-                        if stopped.is_set() or self._wire is not None:
-                            wire.close()
-                            continue
-                        self._wire = wire
-                    outage.end()
-                    self._emptiness.schedule_check()
-                message = wire.poll(_SILENCE)
-                is_silent = message is None
-                if is_silent:
-                    if is_pinged:
-                        wire.close()
-                        raise ConnectionLost(url=wire.url, why="it did not reply in time")
-                    wire.send(pack("PING"))
-                is_pinged = is_silent
-                if type(message) is list:
-                    self._take_in(message)
-            except Exception as error:  # All listeners depend on this thread.
-                with self._lock:
-                    if stopped.is_set():
-                        break
-                    if self._wire is wire:
-                        self._wire = None
-                is_pinged = False
-                stopped.wait(outage.next_delay(f"changes of tube {self._tube.name!r} are not received", error))
-        if wire is not None:
-            wire.close()
+    def _handle_connection(self) -> None:
+        self._outage.end()
+        self._emptiness.schedule_check()
 
-    def _take_in(self, message: list[Reply]) -> None:
+    def _handle(self, message: list[Reply]) -> None:
         try:
             if message[0] == b"message":
                 self._dispatch(bytes_of(message[2]))
