@@ -99,7 +99,7 @@ def test_one_renewal_frees_hundreds_of_expired_keys(url: str, valkey: LocalServe
         shared = port_of(tube).shared
         assert client.hlen(f"{shared.key}:known") > 200
         channel = ThreadChannel(shared.store.server, "b")
-        shared.store._beat_once(channel, set())
+        shared.store._renew_tokens(channel, set())
         channel.close()
         assert client.hlen(f"{shared.key}:known") == 0
 

@@ -620,15 +620,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "put that may have been done ends without a warning",
         "tubes/redis/waiting/wait_queue.py",
-        "_LATE_AGAIN: WaitMove(_ANSWERED, wakes=True, warns=True),\n    },\n    # The reply to a put is lost.",
-        "_LATE_AGAIN: WaitMove(_ANSWERED, wakes=True),\n    },\n    # The reply to a put is lost.",
+        "_OVERDUE_AGAIN: WaitMove(_FINISHED, wakes=True, warns=True),\n    },\n    # The reply to a put is lost.",
+        "_OVERDUE_AGAIN: WaitMove(_FINISHED, wakes=True),\n    },\n    # The reply to a put is lost.",
         ("tests/unit/test_wait_states.py",),
     ),
     Mutant(
         "waiter that could not be woken counts as served",
         "tubes/redis/waiting/wait_queue.py",
-        '"unheard": {_ANSWERED: WaitMove(_GONE)}',
-        '"unheard": {_ANSWERED: WaitMove(_ANSWERED)}',
+        '"wake_failed": {_FINISHED: WaitMove(_GONE)}',
+        '"wake_failed": {_FINISHED: WaitMove(_FINISHED)}',
         ("tests/unit/test_wait_states.py",),
     ),
     Mutant(

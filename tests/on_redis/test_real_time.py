@@ -248,8 +248,8 @@ def test_join_waits_for_puts_that_wait_for_room(url: str, monkeypatch: pytest.Mo
         shared = port_of(tube).shared
         first = tube.put(1)
         may_be_served = threading.Event()
-        serve = shared.serving._serve_putter
-        monkeypatch.setattr(shared.serving, "_serve_putter", lambda full: (may_be_served.wait(60), serve(full))[1])
+        serve = shared.serving._serve_put
+        monkeypatch.setattr(shared.serving, "_serve_put", lambda full: (may_be_served.wait(60), serve(full))[1])
         put = pool.submit(tube.put, 2, timeout=60)
         assert eventually(lambda: len(shared.queue.put_waiters) == 1)
         call = pool.submit(tube.join, 60)

@@ -393,7 +393,7 @@ def test_many_names_are_read_page_by_page(client: Any, queue: tubes.Queue) -> No
 
 
 def test_leases_are_renewed_some_at_a_time(client: Any, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_BEATS", 2)
+    monkeypatch.setattr(store, "_SESSIONS_PER_CALL", 2)
     tube: Any = queue.create_tube("load")
     sessions = [queue.session() for _ in range(4)]
     for session in sessions:
@@ -403,8 +403,8 @@ def test_leases_are_renewed_some_at_a_time(client: Any, queue: tubes.Queue, monk
     assert len(before) == 5
     process_store = tube._port.shared.store
     channel = ThreadChannel(process_store.server, "b")
-    process_store._beat_once(channel, set())  # This loads the script.
-    scripts, _ = work(client, lambda: process_store._beat_once(channel, set()))
+    process_store._renew_tokens(channel, set())  # This loads the script.
+    scripts, _ = work(client, lambda: process_store._renew_tokens(channel, set()))
     channel.close()
     assert scripts == 3
     after = dict(client.zrange(leases, 0, -1, withscores=True))

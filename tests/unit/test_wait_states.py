@@ -23,9 +23,9 @@ from tubes.values.task import TaskView
 #: All rows of the table except the first, the arrival of a waiter.
 ROWS = [(why, was, move) for why, moves in WAIT_MOVES.items() for was, move in moves.items() if was is not None]
 #: The states of queued waiters.
-IN_LINE = {*WaitState} - {WaitState.ANSWERED, WaitState.GONE}
+IN_LINE = {*WaitState} - {WaitState.FINISHED, WaitState.GONE}
 #: The states in which it is uncertain whether an earlier put was executed.
-DOUBTS = {WaitState.UNSURE, WaitState.IN_HAND_AGAIN, WaitState.LATE_AGAIN}
+DOUBTS = {WaitState.UNSURE, WaitState.SENT_AGAIN, WaitState.OVERDUE_AGAIN}
 
 
 class Caller:
@@ -96,7 +96,7 @@ def test_each_row_of_the_table_moves_a_waiter(subtests: pytest.Subtests) -> None
             if move.warns:
                 assert isinstance(waiter.result, ConnectionLost)
             else:
-                assert waiter.result == ("a task" if move.to is WaitState.ANSWERED else PENDING)
+                assert waiter.result == ("a task" if move.to is WaitState.FINISHED else PENDING)
 
 
 def test_event_outside_the_table_has_no_effect(subtests: pytest.Subtests) -> None:
@@ -124,7 +124,7 @@ def test_uncertain_put_stays_uncertain_until_served_or_failed() -> None:
     """The uncertainty lasts until the waiter has a task or an error."""
     for why, was, move in ROWS:
         if was in DOUBTS:
-            assert move.to in DOUBTS or move.to is WaitState.ANSWERED, (why, was)
+            assert move.to in DOUBTS or move.to is WaitState.FINISHED, (why, was)
         elif why == "lose":
             assert move.to in DOUBTS or move.warns
         else:
@@ -133,9 +133,9 @@ def test_uncertain_put_stays_uncertain_until_served_or_failed() -> None:
 
 def test_waiter_that_left_is_not_woken_and_sleeping_waiter_is() -> None:
     for why, was, move in ROWS:
-        assert was in IN_LINE or (why, was, move) == ("unheard", WaitState.ANSWERED, WaitMove(WaitState.GONE))
+        assert was in IN_LINE or (why, was, move) == ("wake_failed", WaitState.FINISHED, WaitMove(WaitState.GONE))
         # A waiter that continues to sleep after its timeout must be woken by this move.
-        if was in {WaitState.LATE, WaitState.LATE_AGAIN} and move.to not in IN_LINE and why != "leave":
+        if was in {WaitState.OVERDUE, WaitState.OVERDUE_AGAIN} and move.to not in IN_LINE and why != "leave":
             assert move.wakes
 
 
@@ -261,7 +261,7 @@ def play(seed: int) -> Recorded:
         change_at_random()
         serve()
         if rng.random() < 0.05:
-            queue.ask_first_putter(set())  # Then the serving thread is interrupted.
+            queue.begin_first_put(set())  # Then the serving thread is interrupted.
     check(queue, server)
     return queue
 
@@ -275,10 +275,10 @@ def check(queue: Recorded, server: Server) -> None:
     for caller in callers:
         assert caller.woken <= 1
         state = queue.state(caller)
-        if state is WaitState.ANSWERED:
+        if state is WaitState.FINISHED:
             assert caller.result is not PENDING
         assert (caller in queue.waiters()) is (state in IN_LINE)
-        assert caller.request is not None or state not in {*DOUBTS, WaitState.IN_HAND, WaitState.LATE}
+        assert caller.request is not None or state not in {*DOUBTS, WaitState.SENT, WaitState.OVERDUE}
 
 
 def test_random_runs_deliver_or_undo_each_task() -> None:

@@ -99,9 +99,9 @@ class BulkTube:
 
     def leave_out(self, error: Unreadable) -> None:
         """Log unreadable data of the tube that is left out."""
-        self._port.connection.store.strangers.leave_out(f"tube {self.name!r}", {error.facts["what"]: error})
+        self._port.connection.store.invalid_names.leave_out(f"tube {self.name!r}", {error.facts["what"]: error})
 
 
 def join_session(connection: AnyConnection, uuid: str) -> None:
     """Let a connection that has no open tube use the session `uuid`."""
-    cast("Connection", connection).session.go_by(uuid)
+    cast("Connection", connection).session.use(uuid)

@@ -285,7 +285,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             port.kind, port.tube = self._api.task, self._api.tube(port)
             self._ports[shared] = port
             shared.ports.add(port)
-        yield from self.session.note(port, opened.session(self.session.caller, version))
+        yield from self.session.set_open(port, opened.session(self.session.caller, version))
         return port
 
     def enter(self, port: Port) -> Flow[None]:
@@ -298,7 +298,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             raise TubeNotFound(name=shared.name)
         _, version = self.store.shared(shared.name, reply)
         if session.uuid == uuid:  # The connection still has the same session.
-            yield from session.note(port, reply.session(caller, version))
+            yield from session.set_open(port, reply.session(caller, version))
 
     def forget(self, shared: SharedTube) -> None:
         """Drop the port of a tube that no longer exists."""
@@ -330,7 +330,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             port.shared.wait_loop.dismiss(port.shared.queue.waiters(port), _closed_error)
             port.shared.emptiness.dismiss(port.shared.emptiness.waiters(port), _closed_error)
             port.listener = None
-            port.shared.subscription.note(port)
+            port.shared.subscription.update_listener(port)
             self.store.losses.set(port, None)
         return self.run(self._close("lose" if lost else "leave"))
 

@@ -208,7 +208,7 @@ def _show_all(port: Port[F], parsed: Iterable[Parsed], utube: str | None) -> Ite
             if utube is None or utube == (NO_LANE if task.utube is None else task.utube):
                 yield task
         except Unreadable as error:
-            port.connection.store.strangers.leave_out(f"tube {port.shared.name!r}", {error.facts["what"]: error})
+            port.connection.store.invalid_names.leave_out(f"tube {port.shared.name!r}", {error.facts["what"]: error})
 
 
 def parsed(port: Port[F], ids: list[int], state: State | None = None) -> Flow[list[Parsed]]:
@@ -264,7 +264,7 @@ def lanes(port: Port[F], limit: int) -> Flow[list[LaneInfo]]:
             try:
                 name = lane.decode("utf-8", "surrogatepass")
             except UnicodeDecodeError as error:
-                port.connection.store.strangers.leave_out(f"the lanes of tube {port.shared.name!r}", {lane: error})
+                port.connection.store.invalid_names.leave_out(f"the lanes of tube {port.shared.name!r}", {lane: error})
                 continue
             found[name] = _lane_info(name, facts)
         if cursor == 0:

@@ -148,7 +148,7 @@ def listen(port: Port[F], callback: object, wrap: Wrap | None = None) -> Flow[Li
     if listener is not None:
         yield from port.shared.subscription.open(port)
     before, port.listener = port.listener, listener
-    port.shared.subscription.note(port)
+    port.shared.subscription.update_listener(port)
     return before
 
 

@@ -62,11 +62,11 @@ class RedisSession:
         """Return a copy of the ports: another thread that finds a tube dropped removes its port."""
         return list(self._ports.values())
 
-    def go_by(self, uuid: str) -> None:
+    def use(self, uuid: str) -> None:
         """Use the session of this uuid, which may be open elsewhere, without storing it on the server."""
         self.uuid, self.caller = uuid, self.name
 
-    def note(self, port: Port, session: TubeSession) -> Flow[None]:
+    def set_open(self, port: Port, session: TubeSession) -> Flow[None]:
         """Record that the session is open in the tube of a port."""
         port.session = port.last_session = session
         if self._shared:
@@ -114,7 +114,7 @@ class RedisSession:
             return None
         callers, *tubes = list_of(reply)
         names, invalid = validation.names(map(bytes_of, tubes))
-        self._store.strangers.leave_out(key, dict.fromkeys(invalid, "is not a tube name"))
+        self._store.invalid_names.leave_out(key, dict.fromkeys(invalid, "is not a tube name"))
         return number_of(callers), names
 
     def renew(self) -> Flow[None]:

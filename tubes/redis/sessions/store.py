@@ -111,7 +111,7 @@ class RedisStore:
         self.manual: Final = clock.patience(clock.micros()) is None
         self.process: Final = uuid4().hex
         self.registry: Final = registry or Registry()
-        self.strangers: Final = validation.InvalidNames()
+        self.invalid_names: Final = validation.InvalidNames()
         self.closed = False
         self.sessions: Final[WeakSet[Session]] = WeakSet()
         self._shared_tubes: Final[dict[str, SharedTube]] = {}
@@ -398,7 +398,7 @@ class RedisStore:
 
     def leave_out(self, reasons: Mapping[str, object] | Mapping[bytes, object]) -> None:
         """Leave these names out of the list of tubes, with one warning each."""
-        self.strangers.leave_out(f"the tubes of {self.url}", reasons)
+        self.invalid_names.leave_out(f"the tubes of {self.url}", reasons)
 
     # -- tubes ---------------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class EventSubscription(Subscription):
         try:
             soonest = yield from self.start(port)
         except BaseException:
-            self.note(port)
+            self.update_listener(port)
             raise
         self._ports[port] = None
         if soonest:
@@ -60,7 +60,7 @@ class EventSubscription(Subscription):
             self._start()
         return number_of((yield from port.ask("listen", self._tube.store.span())))
 
-    def note(self, port: Port) -> None:
+    def update_listener(self, port: Port) -> None:
         """Record whether a port has a listener; the subscription ends with the last one."""
         self._ports.pop(port, None)
         if port.listener is not None and port.closed_error is None:

@@ -107,7 +107,7 @@ class Serving:
                     break
                 yield WaitForLock(self.lock)
             full: set[object] = set()
-            while not only_one and self._queue.put_waiters and (yield from self._serve_putter(full)):
+            while not only_one and self._queue.put_waiters and (yield from self._serve_put(full)):
                 pass
             while True:
                 soonest = yield from self._serve_take()
@@ -165,12 +165,12 @@ class Serving:
             yield from port.undo("untake", reply[0], reply[3], slot=SERVING)
         return None
 
-    def _serve_putter(self, full: set[object]) -> Flow[bool]:
+    def _serve_put(self, full: set[object]) -> Flow[bool]:
         """Do the put of the first waiter for room; return False without a waiter or without room for it.
 
         `full`: lanes found full. Puts into them do not hold up others.
         """
-        waiter = self._queue.ask_first_putter(full)
+        waiter = self._queue.begin_first_put(full)
         if waiter is None:
             return False
         port = waiter.owner

@@ -26,16 +26,16 @@ class WaitState(StrEnum):
     #: The server has a take for it, which runs when a task is available.
     ARMED = "armed"
     #: Its put was sent.
-    IN_HAND = "in hand"
+    SENT = "sent"
     #: Its put was sent and its timeout has passed: it still waits for the reply.
-    LATE = "late"
+    OVERDUE = "overdue"
     #: In its queue after the reply to its put was lost: the put may or may not have been done.
     UNSURE = "unsure"
-    #: Like `IN_HAND` and `LATE`, after an earlier put that may or may not have been done.
-    IN_HAND_AGAIN = "in hand again"
-    LATE_AGAIN = "late again"
+    #: Like `SENT` and `OVERDUE`, after an earlier put that may or may not have been done.
+    SENT_AGAIN = "sent again"
+    OVERDUE_AGAIN = "overdue again"
     #: It has a task or an error.
-    ANSWERED = "answered"
+    FINISHED = "finished"
     #: It has left its queue without a result.
     GONE = "gone"
 
@@ -53,10 +53,10 @@ class WaitMove(NamedTuple):
     warns: bool = False
 
 
-_QUEUED, _ARMED, _ANSWERED, _GONE = WaitState.QUEUED, WaitState.ARMED, WaitState.ANSWERED, WaitState.GONE
-_IN_HAND, _LATE, _UNSURE = WaitState.IN_HAND, WaitState.LATE, WaitState.UNSURE
-_IN_HAND_AGAIN, _LATE_AGAIN = WaitState.IN_HAND_AGAIN, WaitState.LATE_AGAIN
-_IN_LINE = (_QUEUED, _ARMED, _IN_HAND, _LATE, _UNSURE, _IN_HAND_AGAIN, _LATE_AGAIN)
+_QUEUED, _ARMED, _FINISHED, _GONE = WaitState.QUEUED, WaitState.ARMED, WaitState.FINISHED, WaitState.GONE
+_SENT, _OVERDUE, _UNSURE = WaitState.SENT, WaitState.OVERDUE, WaitState.UNSURE
+_SENT_AGAIN, _OVERDUE_AGAIN = WaitState.SENT_AGAIN, WaitState.OVERDUE_AGAIN
+_IN_LINE = (_QUEUED, _ARMED, _SENT, _OVERDUE, _UNSURE, _SENT_AGAIN, _OVERDUE_AGAIN)
 
 #: Event -> state (None: a new waiter) -> move. An event has no effect in a state without a row.
 WAIT_MOVES: Final[dict[str, dict[WaitState | None, WaitMove]]] = {
@@ -65,48 +65,48 @@ WAIT_MOVES: Final[dict[str, dict[WaitState | None, WaitMove]]] = {
     "arm": {_QUEUED: WaitMove(_ARMED)},
     "disarm": {_ARMED: WaitMove(_QUEUED)},
     # The put of the first waiter is sent. If it was sent before, its thread was interrupted.
-    "ask": {
-        **dict.fromkeys((_QUEUED, _IN_HAND), WaitMove(_IN_HAND)),
-        **dict.fromkeys((_UNSURE, _IN_HAND_AGAIN), WaitMove(_IN_HAND_AGAIN)),
+    "send": {
+        **dict.fromkeys((_QUEUED, _SENT), WaitMove(_SENT)),
+        **dict.fromkeys((_UNSURE, _SENT_AGAIN), WaitMove(_SENT_AGAIN)),
     },
     # The reply to a put: the tube is full. An earlier put of the same task may have used the room.
     "no_room": {
-        _IN_HAND: WaitMove(_QUEUED),
-        _IN_HAND_AGAIN: WaitMove(_UNSURE),
-        _LATE: WaitMove(_GONE, wakes=True),
-        _LATE_AGAIN: WaitMove(_ANSWERED, wakes=True, warns=True),
+        _SENT: WaitMove(_QUEUED),
+        _SENT_AGAIN: WaitMove(_UNSURE),
+        _OVERDUE: WaitMove(_GONE, wakes=True),
+        _OVERDUE_AGAIN: WaitMove(_FINISHED, wakes=True, warns=True),
     },
     # The reply to a put is lost.
     "lose": {
-        **dict.fromkeys((_IN_HAND, _IN_HAND_AGAIN), WaitMove(_UNSURE)),
-        **dict.fromkeys((_LATE, _LATE_AGAIN), WaitMove(_ANSWERED, wakes=True, warns=True)),
+        **dict.fromkeys((_SENT, _SENT_AGAIN), WaitMove(_UNSURE)),
+        **dict.fromkeys((_OVERDUE, _OVERDUE_AGAIN), WaitMove(_FINISHED, wakes=True, warns=True)),
     },
     # Its timeout passes after its put was sent: an error about a full tube might be wrong.
     "keep": {
-        **dict.fromkeys((_IN_HAND, _LATE), WaitMove(_LATE)),
-        **dict.fromkeys((_IN_HAND_AGAIN, _LATE_AGAIN), WaitMove(_LATE_AGAIN)),
+        **dict.fromkeys((_SENT, _OVERDUE), WaitMove(_OVERDUE)),
+        **dict.fromkeys((_SENT_AGAIN, _OVERDUE_AGAIN), WaitMove(_OVERDUE_AGAIN)),
     },
-    # It gets a task or an error; "unheard": the waiter could not be woken.
+    # It gets a task or an error; "wake_failed": the waiter could not be woken.
     "give": dict.fromkeys(
-        (_QUEUED, _ARMED, _IN_HAND, _LATE, _IN_HAND_AGAIN, _LATE_AGAIN), WaitMove(_ANSWERED, wakes=True)
+        (_QUEUED, _ARMED, _SENT, _OVERDUE, _SENT_AGAIN, _OVERDUE_AGAIN), WaitMove(_FINISHED, wakes=True)
     ),
-    "unheard": {_ANSWERED: WaitMove(_GONE)},
+    "wake_failed": {_FINISHED: WaitMove(_GONE)},
     # Its tube is gone or its queue is closed: it gets the error.
-    "dismiss": dict.fromkeys(_IN_LINE, WaitMove(_ANSWERED, wakes=True)),
+    "dismiss": dict.fromkeys(_IN_LINE, WaitMove(_FINISHED, wakes=True)),
     # The server refuses a command of the wait: the waiter gets this error unless its put may have been done.
     "refuse": {
-        **dict.fromkeys((_QUEUED, _ARMED, _IN_HAND, _LATE), WaitMove(_ANSWERED, wakes=True)),
-        **dict.fromkeys((_UNSURE, _IN_HAND_AGAIN, _LATE_AGAIN), WaitMove(_ANSWERED, wakes=True, warns=True)),
+        **dict.fromkeys((_QUEUED, _ARMED, _SENT, _OVERDUE), WaitMove(_FINISHED, wakes=True)),
+        **dict.fromkeys((_UNSURE, _SENT_AGAIN, _OVERDUE_AGAIN), WaitMove(_FINISHED, wakes=True, warns=True)),
     },
     # It leaves: its timeout has passed, or it was cancelled or interrupted.
     "leave": {
-        **dict.fromkeys((_QUEUED, _ARMED, _IN_HAND, _LATE), WaitMove(_GONE)),
-        **dict.fromkeys((_UNSURE, _IN_HAND_AGAIN, _LATE_AGAIN), WaitMove(_ANSWERED, warns=True)),
+        **dict.fromkeys((_QUEUED, _ARMED, _SENT, _OVERDUE), WaitMove(_GONE)),
+        **dict.fromkeys((_UNSURE, _SENT_AGAIN, _OVERDUE_AGAIN), WaitMove(_FINISHED, warns=True)),
     },
     # Its timeout passes by a test's clock, which does not wake waiters by itself.
     "end": {
         **dict.fromkeys((_QUEUED, _ARMED), WaitMove(_GONE, wakes=True)),
-        _UNSURE: WaitMove(_ANSWERED, wakes=True, warns=True),
+        _UNSURE: WaitMove(_FINISHED, wakes=True, warns=True),
     },
 }
 
@@ -169,7 +169,7 @@ class WaitQueue:
     def state(self, waiter: Waiter) -> WaitState:
         """Return the state of a waiter that was enlisted."""
         line = self.take_waiters if waiter.request is None else self.put_waiters
-        return line.get(waiter) or (_GONE if waiter.result is PENDING else _ANSWERED)
+        return line.get(waiter) or (_GONE if waiter.result is PENDING else _FINISHED)
 
     def move(self, waiter: Waiter, event: str, result: object = PENDING) -> bool:
         """Move a waiter by the table; `result`: its result, if the move has one.
@@ -185,25 +185,25 @@ class WaitQueue:
             if move is None:
                 return False
             state, wakes, warns = move
-            if state is not _ANSWERED and state is not _GONE:
+            if state is not _FINISHED and state is not _GONE:
                 line[waiter] = state
                 return True
             if warns:
                 result = ConnectionLost(url=self._url, why=_NO_REPLY)
-            waiter.result = result if state is _ANSWERED else PENDING
+            waiter.result = result if state is _FINISHED else PENDING
             was_woken = not wakes or waiter.wake()
             line.pop(waiter, None)
             if not was_woken:
-                self.move(waiter, "unheard")
+                self.move(waiter, "wake_failed")
             return was_woken
 
-    def give(self, waiter: Waiter, answer: object) -> bool:
+    def give(self, waiter: Waiter, result: object) -> bool:
         """Hand over a task or an error; return False if the waiter has left: then the caller gives the task back."""
         with self.lock:
             if waiter.is_done():
                 self.move(waiter, "leave")
                 return False
-            return self.move(waiter, "give", answer)
+            return self.move(waiter, "give", result)
 
     def first(self, line: Waiters, full: set[object] | None = None) -> Waiter | None:
         """Return the first waiter without a take that was sent ahead, and remove waiters that have left.
@@ -252,12 +252,12 @@ class WaitQueue:
             if self.stale is ahead:
                 self.stale = None
 
-    def ask_first_putter(self, full: set[object]) -> Waiter | None:
+    def begin_first_put(self, full: set[object]) -> Waiter | None:
         """Return the first waiter for room outside the `full` lanes, and record that its put is being sent."""
         with self.lock:
             waiter = self.first(self.put_waiters, full)
             if waiter is not None:
-                self.move(waiter, "ask")
+                self.move(waiter, "send")
             return waiter
 
     def count(self) -> int:
