@@ -379,8 +379,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "leaving process shortens the lease of another",
         "drivers/lua/verbs/leave.lua",
-        "ends = math.max(ends, lease) end",
-        "ends = ends end",
+        "moment = math.max(moment, lease) end",
+        "moment = moment end",
         ("tests/on_redis/test_retries.py::test_process_that_leaves_does_not_shorten_the_lease_of_a_shared_session",),
     ),
     Mutant(
@@ -392,7 +392,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "disarmed take counts an attempt",
-        "drivers/lua/verbs/disarm.lua",
+        "drivers/lua/steps/undo_take.lua",
         "task.attempts, task.undone = task.attempts - 1, true",
         "task.undone = true",
         ("tests/on_redis/test_retries.py::test_take_that_is_disarmed_after_it_was_done_counts_no_attempt",),

@@ -30,10 +30,7 @@ end
 local function tokens()
   local moment = next_token()
   if moment <= now then return math.min(math.floor((now - moment) / TOKEN) + 1, BURST) end
-  if not soonest or moment < soonest then
-    soonest = moment
-    call('HSET', M, 'soonest', moment)
-  end
+  --#include note_due
   return 0
 end
 

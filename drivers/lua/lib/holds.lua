@@ -36,6 +36,15 @@ local function release_each(ids, why, streams)
   end
 end
 
+-- Release tasks of any sessions.
+local function release_for_all(ids)
+  local streams = {}
+  for _, token in ipairs(call('ZRANGE', M .. ':leases', 0, -1)) do
+    if is_stream(token) then streams[tonumber(string.match(token, '%d+'))] = true end
+  end
+  release_each(ids, 'release', streams)
+end
+
 -- Release the tasks of a session by its token, at most `limit`. Returns how many it held.
 local function release_of(token, limit)
   local session = tonumber(string.match(token, '%d+'))

@@ -17,13 +17,3 @@ local function all_of(command, key, words)
   end
   return found
 end
-
--- Return the words that were staged under a name in several calls; nil if their number is wrong.
-local function staged_words(name, count)
-  local parts, words = call('LRANGE', M .. ':staged:' .. name, 0, -1), {}
-  for n = 1, #parts do
-    local part = cmsgpack.unpack(parts[n])
-    if #parts == 1 then words = part else for at = 1, #part do words[#words + 1] = part[at] end end
-  end
-  return #words == count and words or nil
-end

@@ -101,10 +101,7 @@ local function rest_anew()
   if moment <= now then moment = 0 end
   if moment > 0 and moment ~= pace.rest then
     call('ZADD', M .. ':rests', moment, lane)
-    if not soonest or moment < soonest then
-      soonest = moment
-      call('HSET', M, 'soonest', moment)
-    end
+    --#include note_due
   elseif moment == 0 and pace.rest > 0 then
     call('ZREM', M .. ':rests', lane)
   end

@@ -101,24 +101,6 @@ local function free_all(lanes)
   many('HSET', M .. ':lanes', records)
 end
 
-local function pop_some(limit)
-  if META.paused and META.paused + 0 > now then return {} end
---#if RATED
-  limit = math.min(limit, tokens())
-  if limit == 0 then return {} end
---#end
-  local scored, ids = call('ZPOPMIN', M .. ':offers', limit), {}
-  for n = 1, #scored, 2 do ids[#ids + 1] = string.format('%d', id_at(scored[n])) end
-  return ids, false, scored
-end
-
-local function unpop(ids, first, scored)
-  for n = #ids, first, -1 do
-    call('ZADD', M .. ':offers', 0, scored[2 * n - 1])
-    ids[n] = nil
-  end
-end
-
 local function pull(task)
   local at = place(task)
   if lane_head == at then
@@ -127,15 +109,5 @@ local function pull(task)
   else
     call('ZREM', M .. ':behind', lane_key .. at)
   end
-end
-
-local function pop()
-  local id
-  --#include pop
-  return id
-end
-
-local function takeable()
-  return call('EXISTS', M .. ':offers') == 1
 end
 --#end

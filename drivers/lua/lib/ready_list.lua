@@ -54,12 +54,6 @@ local function pop_loose(popped)
   end
 end
 
-local function pop()
-  local id
-  --#include pop
-  return id
-end
-
 -- Return the ids of the first tasks, at most `limit`; true if stale ids have ended the search; and an argument for
 -- `unpop`.
 local function pop_some(limit)

@@ -17,11 +17,7 @@ else
 end
 --#else
 else
---#if LANE
-  local at = call('ZPOPMIN', M .. ':offers')[1]
---#else
-  local at = call('ZPOPMIN', M .. ':ready')[1]
---#end
+  local at = call('ZPOPMIN', M .. READY)[1]
   -- id_at inlined: its definition would slow down each take.
   id = at and unpack_struct('>I6', at, #at - 5) or false
   if NEWEST_FIRST and id then id = 281474976710655 - id end

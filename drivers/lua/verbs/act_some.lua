@@ -52,11 +52,7 @@ for n = 9, #ARGV, 5 do
 end
 if #held > 0 then
 --#slow
-  local streams = {}
-  for _, token in ipairs(call('ZRANGE', M .. ':leases', 0, -1)) do
-    if is_stream(token) then streams[tonumber(string.match(token, '%d+'))] = true end
-  end
-  release_each(held, 'release', streams)
+  release_for_all(held)
 --#fast
 end
 local answer = table.concat(done)

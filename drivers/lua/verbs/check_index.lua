@@ -13,11 +13,15 @@ end
 local function restore(task)
   if task and task.state == 'r' and not is_indexed(task) then index_task(task) end
 end
+-- Record a wrong entry by its id.
+local function note_place(at)
+  return note('entry', which .. ' ' .. (#at >= 6 and string.format('%.0f', id_at(at)) or at))
+end
 local check = {}
 local function places(state)
   return function(at)
     local task = task_at(at)
-    if (not task or task.state ~= state) and note('entry', which .. ' ' .. (#at >= 6 and string.format('%.0f', id_at(at)) or at)) then
+    if (not task or task.state ~= state) and note_place(at) then
       call('ZREM', K, at)
     end
   end
@@ -29,7 +33,7 @@ check.back = places('r')
 function check.offers(at)
   local task = task_at(at)
   local about = task and task.state == 'r' and lane_of(task.lane or 'nil')
-  if not (about and about.head == at) and note('entry', which .. ' ' .. (#at >= 6 and string.format('%.0f', id_at(at)) or at)) then
+  if not (about and about.head == at) and note_place(at) then
     call('ZREM', K, at)
     restore(task)
   end
@@ -38,7 +42,7 @@ function check.behind(entry)
   local at = sub(entry, 6)
   local task = task_at(at)
   local about = task and task.state == 'r' and lane_of(task.lane or 'nil')
-  if not (about and about.key == sub(entry, 1, 5) and about.head ~= at) and note('entry', which .. ' ' .. (#at >= 6 and string.format('%.0f', id_at(at)) or at)) then
+  if not (about and about.key == sub(entry, 1, 5) and about.head ~= at) and note_place(at) then
     call('ZREM', K, entry)
     restore(task)
   end

@@ -9,9 +9,7 @@ if number > ARGV[6] then return end
 if number == ARGV[6] and #last > 24 then
   local task, due = held_one(unpack_struct('>I8', last, 18), string.format('%d', number % TAKES))
   if task then
-    return_token(task)  --#if RATED
-    task.attempts, task.undone = task.attempts - 1, true
---#move untake t
+--#include undo_take
   end
 end
 --#done ''

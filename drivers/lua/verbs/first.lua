@@ -11,11 +11,7 @@ if not (META.paused and META.paused + 0 > now) and tokens() > 0 then
 --#else
 if not (META.paused and META.paused + 0 > now) then
 --#end
---#if LANE
-  local at = call('ZRANGE', M .. ':offers', 0, 0)[1]
---#else
-  local at = call('ZRANGE', M .. ':ready', 0, 0)[1]
---#end
+  local at = call('ZRANGE', M .. READY, 0, 0)[1]
   id = at and id_at(at) or false
 end
 --#end

@@ -4,14 +4,11 @@
 --#include begin
 call('HDEL', M .. ':waiting', ARGV[7])
 if ARGV[6] ~= '' then
-  local ends, lease = now + ARGV[6], tonumber(call('ZSCORE', M .. ':leases', ARGV[2]) or nil)
+  local moment, lease = now + ARGV[6], tonumber(call('ZSCORE', M .. ':leases', ARGV[2]) or nil)
   -- Another process may share the session, with a longer lease. A lease without an end was set by this process.
-  if lease and lease < math.huge then ends = math.max(ends, lease) end
-  call('ZADD', M .. ':leases', ends, ARGV[2])
-  if not soonest or ends < soonest then
-    soonest = ends
-    call('HSET', M, 'soonest', ends)
-  end
+  if lease and lease < math.huge then moment = math.max(moment, lease) end
+  call('ZADD', M .. ':leases', moment, ARGV[2])
+  --#include note_due
 elseif release_of(ARGV[2], SOME) > SOME or not forget(ARGV[2]) then
 --#include flush
   return redis.error_reply('AGAIN there is more to do first')

@@ -16,10 +16,7 @@ local most = math.floor(5000 / #ARGV)
 local function look(M)
   local about = call('HMGET', M, 'driver', 'options', 'paused')
   if not about[1] then return call('EXISTS', M) == 1 and { 'it has no driver' } end
-  local counted = { call('HLEN', M .. ':tasks'), call('ZCARD', M .. ':taken'), call('ZCARD', M .. ':buried') }
-  counted[4] = call('HMGET', M, 'next', 'takes', 'acks', 'delayed', 'calls:release', 'calls:touch', 'calls:bury', 'calls:kick', 'calls:delete', 'calls:delay', 'calls:ttl', 'calls:ttr', 'calls:put')
-  --#include waiting
-  counted[5] = processes
+  --#include counters
   counted[6] = about[3]
   counted[7] = call('ZCOUNT', M .. ':ended', later, '+inf')
   return {

@@ -4,15 +4,12 @@
 --#include begin
 if replayed then return replayed end
 call('HDEL', M, 'paused')
-local ends = 1e18
+local moment = 1e18
 if (ARGV[6] or '') ~= '' then
-  ends = now + ARGV[6]
-  if not soonest or ends < soonest then
-    soonest = ends
-    call('HSET', M, 'soonest', ends)
-  end
+  moment = now + ARGV[6]
+  --#include note_due
 end
-call('HSET', M, 'paused', ends)
-local answer = string.format('%.0f', ends)
+call('HSET', M, 'paused', moment)
+local answer = string.format('%.0f', moment)
 --#done answer
 return answer

@@ -34,11 +34,7 @@ if true then return redis.error_reply('NOTFOUND there is no such task') end
 --#end
 --#end
 local size = tonumber(ARGV[6])
-local words, at = ARGV, 12
-if ARGV[7] ~= '' then
-  words, at = staged_words(ARGV[7], ARGV[8] + 0), 1
-  if not words then return redis.error_reply('STAGEGONE the uploaded tasks are gone') end
-end
+--#include put_words
 --#include next_id
 local created, first = pack('>I7', now), META.next + 0
 local id = first

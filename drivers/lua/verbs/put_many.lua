@@ -14,11 +14,7 @@ local needed, capacity, callers, process = size, tonumber(ARGV[9]), ARGV[10] or 
 --#include room
 --#end
 --#end
-local words, at = ARGV, 12
-if ARGV[7] ~= '' then
-  words, at = staged_words(ARGV[7], ARGV[8] + 0), 1
-  if not words then return redis.error_reply('STAGEGONE the uploaded tasks are gone') end
-end
+--#include put_words
 --#if LANE_ROOM
 local lanes, more, here, seen = {}, {}, at, 0
 while seen < size do

@@ -5,11 +5,7 @@ if replayed then return end
 call('HDEL', M, '')
 local all = call('ZCARD', M .. ':taken')
 local ids = call('ZRANGE', M .. ':taken', 0, SOME - 1)
-local streams = {}
-for _, token in ipairs(call('ZRANGE', M .. ':leases', 0, -1)) do
-  if is_stream(token) then streams[tonumber(string.match(token, '%d+'))] = true end
-end
-release_each(ids, 'release', streams)
+release_for_all(ids)
 if all > #ids then
 --#include flush
   return redis.error_reply('AGAIN there is more to do first')

@@ -8,9 +8,7 @@ for n = 6, #ARGV, 2 do
   local task, due = held_one(ARGV[n], ARGV[n + 1])
   if task then
     undone = true
-    return_token(task)  --#if RATED
-    task.attempts, task.undone = task.attempts - 1, true
---#move untake t
+--#include undo_take
   end
 end
 if undone then

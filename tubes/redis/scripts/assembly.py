@@ -220,6 +220,7 @@ def _constants_of(driver: Driver, settings: TubeSettings) -> dict[str, str]:
         "POP": "'RPOP'" if newest else "'LPOP'",
         "UNPOP": "'RPUSH'" if newest else "'LPUSH'",
         "HEAD": "-1" if newest else "0",
+        "READY": "':ready'" if driver.lane is None else "':offers'",
         "ENDED_BY_TTL": "false" if driver.ttl_spares_taken else "(dead and dead <= tonumber(first[2]))",
         "RESTS": "{" + ", ".join(map(str, delays)) + "}",
         "REST_JITTER": repr(jitter),
