@@ -648,8 +648,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "task for a waiter that has gone is not given back",
         "tubes/redis/waiting/wait_loop.py",
-        "if not self._queue.give(waiter, _shown(port, reply)):",
-        "if self._queue.give(waiter, _shown(port, reply)) is None:",
+        "if not self._queue.give(waiter, _make_result(port, reply)):",
+        "if self._queue.give(waiter, _make_result(port, reply)) is None:",
         ("tests/unit/test_wait_states.py",),
     ),
     Mutant(

@@ -121,9 +121,9 @@ class Serving:
         """Serve the first waiter for a task; return False if no task was available for it."""
         return (yield from self.serve(only_one=True)) is None
 
-    def serve_after(self, verb: Flow[T]) -> Flow[T]:
+    def serve_after(self, flow: Flow[T]) -> Flow[T]:
         """Run a flow, then serve the waiters of this process, which need no marker then."""
-        result = yield from verb
+        result = yield from flow
         try:
             yield from self.serve()
         except TubesError:
@@ -132,7 +132,7 @@ class Serving:
 
     def hand_out(self, port: Port, call: ScriptCall, reply: bytes) -> Flow[None]:
         """Give a task that was taken ahead to the first waiter of its session; give it back without such a waiter."""
-        task = _shown(port, task_codec.parse(reply))
+        task = _make_result(port, task_codec.parse(reply))
         with self._queue.lock:
             first = self._queue.receiver(call)
             if first is not None and self._queue.give(first, task):
@@ -161,7 +161,7 @@ class Serving:
             return None
         if isinstance(reply, int):
             return reply
-        if not self._queue.give(waiter, _shown(port, reply)):
+        if not self._queue.give(waiter, _make_result(port, reply)):
             yield from port.undo("untake", reply[0], reply[3], slot=SERVING)
         return None
 
@@ -191,20 +191,20 @@ class Serving:
                 event = "no_room"
                 return False
             if not self._queue.give(waiter, result) and not isinstance(result, Exception):
-                verb, words = words_to_undo(waiter, result)
-                yield from port.undo(verb, *words, slot=SERVING)
+                name, words = words_to_undo(waiter, result)
+                yield from port.undo(name, *words, slot=SERVING)
             return True
         finally:
             self._queue.move(waiter, event)  # Has no effect on a waiter that has left its queue.
 
 
-def _shown(port: Port, taken: Parsed) -> TaskView | Unreadable:
+def _make_result(port: Port, taken: Parsed) -> TaskView | Unreadable:
     """Return the task for a waiter, or the error of an unreadable task, which stays taken."""
     try:
-        shown: TaskView = port.show(taken)
+        task: TaskView = port.show(taken)
     except Unreadable as error:
         return error
-    return shown
+    return task
 
 
 def words_to_undo(waiter: Waiter, result: TaskView | Sequence[TaskView]) -> tuple[str, list[int | str]]:
@@ -430,18 +430,13 @@ class WaitLoop:
 
     def _is_needed(self) -> bool:
         """Return True if there is a waiter, or a take whose result is unknown."""
-        has_work = not self._queue.is_empty() or self._ahead is not None or self._is_blocked()
-        return has_work and not self._is_closed
-
-    def _is_blocked(self) -> bool:
-        """Return True if a wait on the server has not ended, as far as this process knows."""
-        return self._channel is not None and self._channel.waiting
+        is_blocked = self._channel is not None and self._channel.waiting
+        return not self._is_closed and (is_blocked or self._ahead is not None or not self._queue.is_empty())
 
     def _refuse(self, refusal: TubesError) -> None:
         """Give the waiters the error of a server that refuses the loop's commands."""
         with self._queue.lock:
-            waiters = self._queue.waiters()
-            for waiter in waiters:
+            for waiter in self._queue.waiters():
                 self._queue.move(waiter, "refuse", type(refusal)(**refusal.facts))
 
     def _open_channel(self) -> ThreadChannel:
