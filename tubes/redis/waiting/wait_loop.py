@@ -130,16 +130,11 @@ class Serving:
             _log.debug("waiters could not be served", exc_info=True)
         return result
 
-    def hand_out(self, port: Port, call: ScriptCall, reply: bytes) -> Flow[None]:
+    def hand_out(self, ahead: TakeAhead, reply: bytes) -> Flow[None]:
         """Give a task that was taken ahead to the first waiter of its session; give it back without such a waiter."""
-        task = _make_result(port, task_codec.parse(reply))
-        with self._queue.lock:
-            first = self._queue.receiver(call)
-            if first is not None and self._queue.give(first, task):
-                self._queue.ahead = None
-                return
-        id, _, _, take, _, _ = task_codec.parse(reply)
-        yield from port.undo("untake", id, take, slot=AHEAD, session=call.session)
+        parsed = task_codec.parse(reply)
+        if not self._queue.give_ahead(ahead, _make_result(ahead.port, parsed)):
+            yield from ahead.port.undo("untake", parsed[0], parsed[3], slot=AHEAD, session=ahead.call.session)
 
     def _serve_take(self) -> Flow[int | None]:
         """Serve the first waiter for a task; return None, or the next due time (0: none) if no task was available."""
@@ -238,8 +233,6 @@ class WaitLoop:
         self._is_idle = False
         self._work: Final[SimpleQueue[bool]] = SimpleQueue()
         self._channel: ThreadChannel | None = None
-        # The take that was sent ahead, until its result is known.
-        self._ahead: TakeAhead | None = None
         # The next due time and the number of waiters when the wait on the server began.
         self._soonest = 0
         self._count = 0
@@ -299,7 +292,7 @@ class WaitLoop:
         stale = self._queue.stale
         if stale is not None:
             yield from stale.port.undo("disarm", stale.call.number, slot=AHEAD, session=stale.call.session)
-            self._queue.forget_ahead(stale)
+            self._queue.forget_stale(stale)
 
     def dismiss(self, waiters: list[Waiter], error: Callable[[], TubesError]) -> None:
         """Give an error to these waiters if they still wait."""
@@ -431,7 +424,7 @@ class WaitLoop:
     def _is_needed(self) -> bool:
         """Return True if there is a waiter, or a take whose result is unknown."""
         is_blocked = self._channel is not None and self._channel.waiting
-        return not self._is_closed and (is_blocked or self._ahead is not None or not self._queue.is_empty())
+        return not self._is_closed and (is_blocked or self._queue.ahead is not None or not self._queue.is_empty())
 
     def _refuse(self, refusal: TubesError) -> None:
         """Give the waiters the error of a server that refuses the loop's commands."""
@@ -461,7 +454,7 @@ class WaitLoop:
             first, count = queue.first(queue.take_waiters), queue.count()
             call = None if first is None or store.manual else first.owner.take_ahead(count)
             if first is not None and call is not None:
-                self._ahead = queue.ahead = TakeAhead(first, first.owner, call)
+                queue.ahead = TakeAhead(first, call)
 
         def sent() -> None:
             if call is not None and first is not None:
@@ -473,7 +466,7 @@ class WaitLoop:
         try:
             channel.begin_wait(self._key, words, call, sent)
         except Exception:
-            self._forget_ahead()  # The take was not sent.
+            queue.forget_ahead()  # The take was not sent.
             raise
 
     def _wait(self, channel: ThreadChannel) -> tuple[bool, int | None]:
@@ -482,7 +475,7 @@ class WaitLoop:
         Return whether there was a marker that still has to be handled, and the next due time (0: never). None instead
         of a time: look for tasks.
         """
-        sent = self._ahead is not None
+        sent = self._queue.ahead is not None
         try:
             marker_reply, reply = channel.end_wait()
         finally:
@@ -515,36 +508,25 @@ class WaitLoop:
 
     # -- takes that were sent ahead ------------------------------------------------------------------------------------
 
-    def _disarm(self) -> None:
-        """Record that the server has no take of this process any more."""
-        if self._ahead is not None:
-            self._queue.move(self._ahead.waiter, "disarm")
-
     def _resolve_ahead(self, channel: ThreadChannel) -> None:
         """Learn the result of a take whose connection was lost."""
-        if self._ahead is not None:
-            self._deliver(channel, channel.call(self._ahead.call))
+        if self._queue.ahead is not None:
+            self._deliver(channel, channel.call(self._queue.ahead.call))
 
     def _deliver(self, channel: ThreadChannel, reply: object) -> bool:
         """Give the task of a take that was sent ahead to a waiter; return whether it took a task."""
-        assert self._ahead is not None
+        ahead = self._queue.ahead
+        assert ahead is not None
         lost = False
         try:
             if not isinstance(reply, bytes):  # An error is ignored here: the next take gets it again.
                 return False
-            run(self._serving.hand_out(self._ahead.port, self._ahead.call, reply), channel.call)
+            run(self._serving.hand_out(ahead, reply), channel.call)
             return True
         except TubesError:
             lost = True  # The task may not have been given back: ask again.
+            self._queue.move(ahead.waiter, "disarm")
             raise
         finally:
-            if lost:
-                self._disarm()
-            else:
-                self._forget_ahead()
-
-    def _forget_ahead(self) -> None:
-        """Forget the take that was sent ahead."""
-        self._disarm()
-        self._queue.forget_ahead(self._ahead)
-        self._ahead = None
+            if not lost:
+                self._queue.forget_ahead()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tubes.backend.waiters import PENDING
 from tubes.errors import ConnectionLost
@@ -118,12 +118,17 @@ Waiters: TypeAlias = "OrderedDict[Waiter, WaitState]"
 _NO_REPLY: Final = "there was no reply, so the put may or may not have been done"
 
 
-class TakeAhead(NamedTuple):
-    """A take that was sent before a task is available: its waiter and its port."""
+class TakeAhead:
+    """A take that was sent before a task is available, for a waiter."""
 
-    waiter: Waiter
-    port: Any
-    call: ScriptCall
+    __slots__ = ("call", "is_open", "port", "waiter")
+
+    def __init__(self, waiter: Waiter, call: ScriptCall) -> None:
+        self.waiter: Final = waiter
+        self.port: Final = waiter.owner
+        self.call: Final = call
+        #: True while its task may go to a waiter.
+        self.is_open = True
 
 
 class WaitQueue:
@@ -138,7 +143,7 @@ class WaitQueue:
         self.put_waiters: Final[Waiters] = OrderedDict()
         #: Waiters that do not count yet, before their first look for a task.
         self.arriving: Final[set[Waiter]] = set()
-        #: The take that was sent ahead, while its task may go to a waiter.
+        #: The take that was sent ahead, until its result is known.
         self.ahead: TakeAhead | None = None
         #: A take without a waiter, until the server knows that. It may take a task that other callers look for.
         self.stale: TakeAhead | None = None
@@ -222,33 +227,42 @@ class WaitQueue:
                     return waiter
             return None
 
-    def receiver(self, call: ScriptCall) -> Waiter | None:
-        """Return the waiter for a task that was taken ahead: the first one, even if its timeout has just passed.
+    def give_ahead(self, ahead: TakeAhead, task: object) -> bool:
+        """Give a task that was taken ahead to the first waiter, even if its timeout has just passed.
 
-        Only waiters of the same session get the task, and only until the take is stale.
+        Return False without a waiter of the same session, and if the take is stale.
         """
         with self.lock:
-            ahead = self.ahead
             first = next(
                 (waiter for waiter in self.take_waiters if not waiter.is_done() and not waiter.has_left()), None
             )
-            if ahead is None or ahead.call is not call or first is None or first.owner is not ahead.port:
-                return None
-            return first if ahead.port.session == call.session else None
+            if not ahead.is_open or first is None or first.owner is not ahead.port:
+                return False
+            if ahead.port.session != ahead.call.session or not self.give(first, task):
+                return False
+            ahead.is_open = False
+            return True
 
     def note_stale(self) -> bool:
         """Mark the take that was sent ahead as stale if no waiter is left; return whether it was marked."""
         with self.lock:
-            if self.take_waiters or self.ahead is None:
+            if self.take_waiters or self.ahead is None or not self.ahead.is_open:
                 return False
-            self.stale, self.ahead = self.ahead, None
+            self.ahead.is_open = False
+            self.stale = self.ahead
             return True
 
-    def forget_ahead(self, ahead: TakeAhead | None) -> None:
-        """Record that the server has no take of this process, or never had it."""
+    def forget_ahead(self) -> None:
+        """Record that the result of the take that was sent ahead is known, or that it was not sent."""
         with self.lock:
-            if self.ahead is ahead:
+            if self.ahead is not None:
+                self.move(self.ahead.waiter, "disarm")
+                self.forget_stale(self.ahead)
                 self.ahead = None
+
+    def forget_stale(self, ahead: TakeAhead) -> None:
+        """Record that the server does not run this stale take any more."""
+        with self.lock:
             if self.stale is ahead:
                 self.stale = None
 
