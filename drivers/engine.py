@@ -104,6 +104,7 @@ class Engine:
         "_ttl",
         "_ttr",
         "bucket",
+        "busy",
         "capacity",
         "done",
         "driver",
@@ -136,6 +137,9 @@ class Engine:
         options = options or {}
         self.name: Final = name
         self.driver: Final = driver
+        #: While a critical section changes the tube: the number of its first take, otherwise 0. A caller that finds it
+        #: set repairs the tube first, because a section was interrupted: see `SharedTube.repair`.
+        self.busy = 0
         self.listener: Callable[[Entry, str], None] | None = None
         self._steps: Final = {name: {was: _Step(move) for was, move in rows.items()} for name, rows in MOVES.items()}
         # The steps of inner loops.

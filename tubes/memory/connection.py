@@ -179,12 +179,12 @@ class Connection(ConnectionBase):
         shared = self.store.find(check_tube_name(name))
         self.store.lock.acquire()
         try:
-            if shared.busy:
+            if shared.engine.busy:
                 shared.repair()
             check_engine(shared.engine)
         except AssertionError:
             if repairs:
-                shared.busy = shared.engine.next_take
+                shared.engine.busy = shared.engine.next_take
                 shared.repair()
             return [Problem("memory", 1, (name,), repairs, name)]
         finally:

@@ -132,9 +132,9 @@ class Port(PortBase[F]):
                 if held:
                     break
                 lock.wait()
-            if shared.busy:
+            if engine.busy:
                 shared.repair()
-            shared.busy = engine.next_take
+            engine.busy = engine.next_take
             if self.closed_error is not None:
                 raise self.closed_error()
             now = self._micros()
@@ -148,7 +148,7 @@ class Port(PortBase[F]):
                 task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
                 if shared.end_section is not None:
                     shared.end_section(now)
-            shared.busy = 0
+            engine.busy = 0
             return task
         except BaseException as error:
             if held:
@@ -174,9 +174,9 @@ class Port(PortBase[F]):
                 if held:
                     break
                 lock.wait()
-            if shared.busy:
+            if engine.busy:
                 shared.repair()
-            shared.busy = engine.next_take
+            engine.busy = engine.next_take
             if self.closed_error is not None:
                 raise self.closed_error()
             now = 0
@@ -189,7 +189,7 @@ class Port(PortBase[F]):
                 task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
                 if shared.end_section is not None:
                     shared.end_section(now or self._micros())
-            shared.busy = 0
+            engine.busy = 0
             return task
         except BaseException as error:
             if held:
@@ -214,9 +214,9 @@ class Port(PortBase[F]):
                 if held:
                     break
                 lock.wait()
-            if shared.busy:
+            if engine.busy:
                 shared.repair()
-            shared.busy = engine.next_take
+            engine.busy = engine.next_take
             if self.closed_error is not None:
                 raise self.closed_error()
             now = 0
@@ -241,7 +241,7 @@ class Port(PortBase[F]):
                 shared.end_section(now or self._micros())
             if is_task:
                 task._take = FINISHED
-            shared.busy = 0
+            engine.busy = 0
             return done
         except BaseException as error:
             if held:
@@ -292,9 +292,9 @@ class Port(PortBase[F]):
             lock.let_in()
         lock.acquire()
         try:
-            if shared.busy:
+            if engine.busy:
                 shared.repair()
-            shared.busy = engine.next_take
+            engine.busy = engine.next_take
             if self.closed_error is not None:
                 raise self.closed_error()
             now = self._micros()
@@ -303,7 +303,7 @@ class Port(PortBase[F]):
             result = act(now)
             if shared.end_section is not None:
                 shared.end_section(now)
-            shared.busy = 0
+            engine.busy = 0
             return result
         except BaseException as error:
             shared.recover(error)

@@ -62,8 +62,8 @@ class QuickPort(CallPort[F]):
                 lock.wait()
             offers: Any = engine._offers
             line = offers._lines.get(0)
-            if line is not None and not (engine.listener or engine.uses_time or shared.busy or self.closed_error):
-                shared.busy = engine.next_take
+            if line is not None and not (engine.listener or engine.uses_time or engine.busy or self.closed_error):
+                engine.busy = engine.next_take
                 id = engine.next_id
                 entry = Entry()
                 entry.id = entry.rank = id
@@ -89,7 +89,7 @@ class QuickPort(CallPort[F]):
                     line[0] is entry and shared.take_waiters and self._hand_over(line, now)
                 ):
                     shared.end_section(now)
-                shared.busy = 0
+                engine.busy = 0
         except BaseException as error:
             if held:
                 shared.recover(error)
@@ -127,7 +127,7 @@ class QuickPort(CallPort[F]):
         made._times = NO_TIMES
         made._take = take
         waiter.result = made
-        shared.busy = take + 1
+        engine.busy = take + 1
         is_awake = shared.wake_waiter(waiter)
         if not is_awake:
             engine.untake(now, entry)
@@ -159,13 +159,13 @@ class QuickPort(CallPort[F]):
                 or engine.listener
                 or engine.uses_time
                 or engine.pause._is_paused
-                or shared.busy
+                or engine.busy
                 or self.closed_error
             )
             if is_clear and not line:
                 is_empty = True
             elif is_clear and line[0].index is offers:
-                shared.busy = take = engine.next_take
+                engine.busy = take = engine.next_take
                 entry = line.popleft()
                 entry.index = None
                 entry.take = take
@@ -184,7 +184,7 @@ class QuickPort(CallPort[F]):
                 made._times = NO_TIMES
                 made._take = take
                 task = made
-                shared.busy = 0
+                engine.busy = 0
         except BaseException as error:
             if held:
                 shared.recover(error)
@@ -218,10 +218,10 @@ class QuickPort(CallPort[F]):
                 and (not is_task or entry.take == task._take)
                 and ((more := entry.extras) is None or (more.key is None and not more.keep_done))
                 and not (
-                    engine.listener or shared.empty_waiters or engine.uses_time or shared.busy or self.closed_error
+                    engine.listener or shared.empty_waiters or engine.uses_time or engine.busy or self.closed_error
                 )
             ):
-                shared.busy = engine.next_take
+                engine.busy = engine.next_take
                 id = entry.id
                 del hold[id]
                 entry.hold = None
@@ -239,7 +239,7 @@ class QuickPort(CallPort[F]):
                 if is_task:
                     task._take = FINISHED
                 done = made
-                shared.busy = 0
+                engine.busy = 0
         except BaseException as error:
             if held:
                 shared.recover(error)

@@ -79,9 +79,6 @@ class SharedTube:
         #: otherwise it is `idle_end_section`, which commits if the store is kept in a folder.
         self.end_section: Callable[[int], None] | None = None
         self.idle_end_section: Callable[[int], None] | None = None
-        #: While a critical section changes the tube: the number of its first take, otherwise 0. A caller that finds it
-        #: set repairs the tube first, because a section was interrupted: see `repair`.
-        self.busy = 0
         #: While several tasks or a waiter's tasks are put: the first new id, otherwise -1. A repair undoes these puts.
         self.putting = -1
         #: While a done task is put again: the new id and the old one, which a repair forgets if the new task exists.
@@ -107,12 +104,12 @@ class SharedTube:
 
     def run(self, act: Callable[[int], T], now: int) -> T:
         """Call `act` as a critical section. Under the lock. The methods of ports inline this."""
-        if self.busy:
+        if self.engine.busy:
             self.repair()
-        self.busy = self.engine.next_take
+        self.engine.busy = self.engine.next_take
         try:
             result = act(now)
-            self.busy = 0
+            self.engine.busy = 0
         except BaseException as error:
             self.recover(error)
             raise
@@ -135,7 +132,7 @@ class SharedTube:
                     if entry is None:
                         break
                     waiter.result = snapshot(owner.kind, owner.tube, entry, engine.has_deadlines)
-                    self.busy = engine.next_take  # A repair does not undo the take: the waiter has got it.
+                    self.engine.busy = engine.next_take  # A repair does not undo the take: the waiter has got it.
                     if not self.wake_waiter(waiter):
                         engine.untake(now, entry)
                 del take_waiters[waiter]
@@ -232,8 +229,8 @@ class SharedTube:
         """End a critical section that got an error. Under the lock."""
         if self.is_harmless(error):
             self.putting, self.pending_again = -1, None
-            self.busy = 0
-        elif self.busy:
+            self.engine.busy = 0
+        elif self.engine.busy:
             with suppress(TubesError):  # The caller gets its own error.
                 self.repair()
 
@@ -255,18 +252,18 @@ class SharedTube:
             if self.pending_move is not None:
                 self._end_move(now, *self.pending_move)
             self.rebuild(now)
-            for entry in [entry for entry in self.engine.tasks.values() if abs(entry.take) >= self.busy]:
+            for entry in [entry for entry in self.engine.tasks.values() if abs(entry.take) >= self.engine.busy]:
                 self.engine.untake(now, entry)
             self._undo_puts(now, self.putting, self.engine.next_id)
             if self.pending_again is not None and self.pending_again[0] in self.engine.tasks:
                 self.engine.done.remove(self.pending_again[1])
             self._repair_waiters()
             self.putting, self.pending_again = -1, None
-            self.busy = self.engine.next_take
+            self.engine.busy = self.engine.next_take
             self.serve(now)
-            self.busy = 0
+            self.engine.busy = 0
         except TubesError:
-            self.busy = 0
+            self.engine.busy = 0
             raise
         except BaseException:
             if self.end_section is not None:  # The waiters should not depend on a next caller.
