@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from sortedcontainers import SortedList
 
 from tubes.drivers.moves import State
-from tubes.drivers.options import NO_LANE
 from tubes.drivers.timers import NEVER
 
 if TYPE_CHECKING:
@@ -138,15 +137,12 @@ class DoneTasks:
         del self._order[:count]
         self._watch()
 
-    def list_page(self, now: int, last: tuple[int, int] | None, limit: int, utube: str | None) -> list[Done]:
+    def list_page(self, now: int, last: tuple[int, int] | None, limit: int) -> list[Done]:
         """List up to `limit` tasks, from the last to be forgotten to the first, after `last`. Cost: O(limit)."""
         order: Iterator[tuple[int, int]] = self._order.irange(
             (now + 1, -1), last, inclusive=(True, last is None), reverse=True
         )
-        found: Iterator[Done] = (self._by_id[id] for _, id in order)
-        if utube is not None:
-            found = (done for done in found if (NO_LANE if done.utube is None else done.utube) == utube)
-        return list(islice(found, limit))
+        return [self._by_id[id] for _, id in islice(order, limit)]
 
     def count(self, now: int) -> int:
         """Count the kept tasks. Cost: O(log n)."""

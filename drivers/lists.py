@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tubes.drivers.entry import Entry
 from tubes.drivers.moves import State
-from tubes.drivers.options import NO_LANE
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
@@ -39,11 +38,10 @@ def tasks_after(
     place: Place,
     limit: int,
     state: State | None = None,
-    utube: str | None = None,
     *,
     newest_first: bool = False,
 ) -> list[Entry]:
-    """List up to `limit` tasks in a state (None: any) and a lane, after a place in their order.
+    """List up to `limit` tasks in a state (None: any), after a place in their order.
 
     `newest_first`: in the reverse order; only for buried tasks.
 
@@ -69,8 +67,6 @@ def tasks_after(
         found = offers.iterate_after(place.rank, limit)
     if state is not None:
         found = (entry for entry in found if entry.state is state)
-    if utube is not None:
-        found = (entry for entry in found if (NO_LANE if entry.utube is None else entry.utube) == utube)
     return list(islice(found, limit))
 
 

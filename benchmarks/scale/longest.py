@@ -25,6 +25,7 @@ from benchmarks.scale.places import BATCH
 from benchmarks.scale.show import README
 from benchmarks.shared.report import machine, write_result
 from benchmarks.shared.tasks import PAYLOAD, TTL, TTR
+from tubes.backend.selecting import Scan
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.parts import LAYOUT
 from tubes.redis.transport.script_call import ScriptCall
@@ -138,6 +139,14 @@ class Crowd:
     def lane(self, number: int) -> dict[str, Any]:
         return {"utube": f"host-{number % UTUBES}"} if self.lanes else {}
 
+    def ids_after(self, first: int, count: int) -> list[int]:
+        """Return the ids of some tasks in the middle of the tube."""
+        filters = self.tube.select()._filters
+        scan, found = Scan(filters, first), list[int]()
+        while len(found) < count and not scan.ended:
+            found += [one[0] for one in self.tube._port.select(filters, scan, 250, False)]
+        return found[:count]
+
     def items(self, count: int, **options: Any) -> list[Any]:
         return [tubes.Item(_DATA, **self.lane(number), **self.spans, **options) for number in range(count)]
 
@@ -190,7 +199,7 @@ class Crowd:
         each("release", lambda: taken.pop().release())
         each("take", lambda: taken.append(tube.take(timeout=0)))
         each("ack", lambda: taken.pop().ack())
-        ids = [task.id for task in tube._tasks(self.bench.tasks // 2 - 1, 50)]
+        ids = self.ids_after(self.bench.tasks // 2 - 1, 50)
         for method in ("peek", "bury", "kick_task", "update", "delete"):
             rest = iter(ids)
             act = getattr(tube, method)
@@ -228,7 +237,7 @@ class Crowd:
             bench.round(kind, "release_all", tube.admin.release_all)
             take()
             bench.round(kind, "ack_many", lambda: tube.ack_many(taken))
-            ids = [task.id for task in tube._tasks(bench.tasks // 3 - 1, 4_000)]
+            ids = self.ids_after(bench.tasks // 3 - 1, 4_000)
             bench.round(kind, "delete_many", lambda ids=ids: tube.delete_many(ids[2_000:]))  # type: ignore[misc]
             for id in ids[:2_000]:
                 tube.bury(id)
@@ -237,7 +246,7 @@ class Crowd:
             bench.round(kind, "tasks", lambda: [*tube.select(limit=2_000)])
             if self.lanes:
                 bench.round(kind, "lanes", tube.lanes)
-                bench.round(kind, "tasks of a lane", lambda: tube._tasks(limit=100, state="ready", **self.lane(0)))
+                bench.round(kind, "tasks of a lane", lambda: [*tube.select("ready", limit=100, **self.lane(0))])
 
     def _measure_ends(self) -> None:
         """Measure sessions, leases and other spans that end at one moment."""
@@ -258,7 +267,7 @@ class Crowd:
                     bench.round(kind, f"the end of 4,000 {what}s", tube.statistics)
         tube.put_many([tubes.Item(_DATA, key=f"seen {n}", key_ttl=0.1, **self.lane(n)) for n in range(2_000)])
         puts = tube.statistics().calls["put"]
-        tube.delete_many([task.id for task in tube._tasks(puts - 2_001, 2_000)])
+        tube.delete_many(self.ids_after(puts - 2_001, 2_000))
         time.sleep(0.2)
         bench.round(kind, "keys are forgotten", lambda: tube.put(_DATA, key="new", **self.lane(0)))
 

@@ -344,11 +344,10 @@ class Twins:
         elif method == "look":
             self.same(lambda side: side.of(worker).admin.reasons())
             limit = self.pick(1, 3, 100)
-            state, after = self.pick("ready", "taken", "delayed", "buried", None, *self.done()), self.pick_id()
+            state = self.pick("ready", "taken", "delayed", "buried", None, *self.done())
             filters = {"limit": limit, "newest_first": self.pick(False, True)} | self.filters(state)
             self.same(lambda side: [*side.of(worker).select(state, **filters)])
             self.same(lambda side: side.of(worker).select(state, **filters).count())
-            self.same(lambda side: side.of(worker)._tasks(after, limit, state=state))
             self.same(lambda side: side.of(worker).admin.oldest_ready_age())
             self.same(lambda side: side.of(worker).admin.due_histogram([0.1, 0.5, 1, 2]))
         elif method == "delete":

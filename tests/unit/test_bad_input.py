@@ -134,8 +134,6 @@ def table() -> list[Row]:
         ("a lease for all tasks", InvalidOption, lambda s: s.plain.ack_many(s.foreign.lease)),
         ("a lease of a wrong type", InvalidOption, lambda s: tubes.Lease(7)),  # type: ignore[arg-type]
         ("the lease of a buried task", TaskNotTaken, lambda s: s.plain.peek(1).lease),
-        ("a list after a task of another tube", InvalidOption, lambda s: s.ttl._tasks(s.foreign)),
-        ("a list after an unknown id", TaskNotFound, lambda s: s.plain._tasks(99, state="ready")),
         ("a list of an unknown state", InvalidOption, lambda s: [*s.plain.select("broken")]),
         ("a list of a lane in a tube without lanes", OptionNotSupported, lambda s: [*s.plain.select(lane="a")]),
         ("a selection of an unknown state", InvalidOption, lambda s: s.plain.select("broken")),

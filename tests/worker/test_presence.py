@@ -15,8 +15,10 @@ import pytest
 
 import tubes
 from tests.worker.test_worker_running import running
+from tubes.backend.selecting import Scan
 from tubes.conformance.bench import eventually
 from tubes.conformance.faces import Face
+from tubes.sync.selection import Selection
 from tubes.testing import ManualClock
 from tubes.values import codecs
 from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, HeldTask, WorkerInfo, info_of
@@ -224,17 +226,19 @@ def test_worker_that_reports_while_the_list_is_read_is_listed_once(
     queue.create_tube("mail")
     worker = Worker(queue)
     worker.on("mail", lambda task: None)
-    read_page = tubes.Tube._tasks
     with running(worker):
         assert eventually(lambda: len(queue.admin.workers()) == 1)
-        pages: list[list[tubes.Task]] = []
+        read_part = Selection._part
+        parts: list[list[tubes.Task]] = []
 
-        def read(tube: tubes.Tube, *arguments: Any) -> list[tubes.Task]:
-            if len(pages) == 1:  # The worker replaces its entry before the second page is read.
-                assert eventually(lambda: [task.id for task in read_page(tube)] != [task.id for task in pages[0]])
-            pages.append(read_page(tube, *arguments))
-            return pages[-1] if len(pages) < 3 else []
+        def read(selection: Any, scan: Any, filters: Any, size: int, **data: bool) -> list[tubes.Task]:
+            if len(parts) == 1:  # The worker replaces its entry before the second part is read.
+                assert eventually(
+                    lambda: parts[0][0].id != read_part(selection, Scan(filters), filters, 1, **data)[0].id
+                )
+            parts.append(read_part(selection, scan, filters, 1, **data))
+            return parts[-1]
 
-        monkeypatch.setattr(tubes.Tube, "_tasks", read)
+        monkeypatch.setattr(Selection, "_part", read)
         assert len(queue.admin.workers()) == 1
-        assert [len(page) for page in pages[:2]] == [1, 1]
+        assert parts[0]

@@ -18,6 +18,7 @@ from tubes.aio.tube import AsyncTube
 from tubes.backend.clock import Clock
 from tubes.backend.interface import ApiKind, AsyncConnection
 from tubes.backend.port import combine_if_exists
+from tubes.backend.selecting import PART, Scan
 from tubes.backend.take_any import AnyOf, check_tube_list, order_ports
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import LoopWaiter
@@ -485,12 +486,13 @@ class AsyncQueueAdmin:
         `QueueAdmin.workers` shows an example.
         """
         tube = await self._workers_tube()
-        # By id: a worker that reports itself between two pages is in both.
-        found: dict[str, WorkerInfo] = {}
-        last: AsyncTask | None = None
-        while tasks := await tube._tasks(last):
-            last = tasks[-1]
-            found |= {info.id: info for info in infos_of(tasks)}
+        selection = tube.select()
+        filters = selection._filters
+        scan, found = Scan(filters), dict[str, WorkerInfo]()
+        while not scan.ended:
+            scan.bound = None  # A worker that reports itself between two parts has a new task.
+            part = await selection._part(scan, filters, PART, with_data=True)
+            found |= {info.id: info for info in infos_of(part)}
         return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
 
     async def _workers_tube(self) -> AsyncTube:

@@ -771,18 +771,6 @@ class AsyncTube(Generic[T, R]):
         reply = self._port.statistics()
         return await reply if type(reply) is CoroutineType else reply
 
-    async def _tasks(
-        self,
-        after: AsyncTask[T] | int | None = None,
-        limit: int = 1000,
-        *,
-        state: State | str | None = None,
-        utube: str | None = None,
-    ) -> list[AsyncTask[T]]:
-        """Return a page of tasks after a task or its id, in the order of `select`."""
-        reply = self._port.tasks(after, limit, state, utube)
-        return await reply if type(reply) is CoroutineType else reply
-
     def select(
         self,
         state: State | str | None = None,

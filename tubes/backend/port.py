@@ -8,12 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self
 from uuid import UUID
 
-from tubes.drivers.moves import State, check_state
+from tubes.drivers.moves import State
 from tubes.drivers.options import flag, integer, one_of, priority, text
 from tubes.errors import CallFailed, Facts, InvalidOption, QueueForked, TubeFull, TubesError
 from tubes.values.batch import Batch, Reference, gather
 from tubes.values.codecs import encode
-from tubes.values.lane import lane_of
 from tubes.values.lease import Lease
 from tubes.values.task import FINISHED, F, TaskView
 
@@ -96,16 +95,6 @@ class PortBase(Generic[F]):
         """Raise `OptionNotSupported` if the driver lacks this option."""
         if option not in self._driver.options:
             raise self._driver.make_option_error(option)
-
-    def check_list(
-        self, after: object, limit: object, state: object, utube: object
-    ) -> tuple[int, TaskView | None, int, State | None, str | None]:
-        """Check the arguments of `tasks`: return the id (-1: none) and task of `after`, limit, state and lane."""
-        id, _, known = (-1, 0, None) if after is None else self.resolve_task(after)
-        task = known if isinstance(known, TaskView) else None
-        lane = None if utube is None else lane_of(self._driver, utube)
-        wanted = None if state is None else check_state(state)
-        return id, task, integer("limit", limit), wanted, lane
 
     def resolve_task(self, task: object) -> Reference:
         """Resolve a task, a lease or an id that a caller passed: see `Reference`.

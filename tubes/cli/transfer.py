@@ -98,10 +98,9 @@ def _open_output(file: Path, *, force: bool) -> Generator[TextIO]:
 
 
 def _pages(tube: tubes.Tube, state: str | None) -> Iterator[list[tubes.Task]]:
-    last: tubes.Task | None = None
-    while page := tube._tasks(last, _PAGE, state=state):
+    tasks = iter(tube.select(state))
+    while page := [*islice(tasks, _PAGE)]:
         yield page
-        last = page[-1]
 
 
 def _drain(tube: tubes.Tube, out: IO[str]) -> Iterator[list[tubes.Task]]:

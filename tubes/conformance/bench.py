@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 import pytest
 
 from tubes import Driver, DriverNotFound, InvalidOption, TaskNotFound, TubesError
+from tubes.backend.selecting import Scan
 from tubes.conformance.faces import AioFace, Face, SyncFace
 from tubes.drivers.options import micros
 from tubes.drivers.registry import Registry
@@ -214,6 +216,26 @@ class Bench:
     def lane(self, name: object) -> Facts:
         """Return the option that names this lane; empty if the driver has no lanes."""
         return {} if self.knobs.lane is None else {self.knobs.lane: name}
+
+    def call(self, method: str, *arguments: object) -> Any:
+        """Call a method of the tube's port."""
+        port = self.tube._port
+        if not isinstance(self.face, AioFace):
+            return getattr(port, method)(*arguments)
+
+        async def call() -> object:
+            reply = getattr(port, method)(*arguments)
+            return await reply if inspect.iscoroutine(reply) else reply
+
+        return self.face.run(call())
+
+    def list_after(self, after: int, state: object = None, **filters: object) -> list[int]:
+        """Return the ids of a selection that begins after a task."""
+        chosen = self.tube.select(state, **filters)._filters
+        scan, found = Scan(chosen, after), list[int]()
+        while not scan.ended:
+            found += [one[0] for one in self.call("select", chosen, scan, 3, False)]
+        return found
 
     def take(self, tube: Any = None) -> Task:
         """Take the next task, which must be ready."""

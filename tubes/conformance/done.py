@@ -181,10 +181,9 @@ class DoneTasks(Bench):
         ids = [task.id for task in reversed(tasks)]
         first = [*self.tube.select("done", limit=1)]
         assert [task.id for task in first] == ids[:1]
-        assert [task.id for task in self.tube._tasks(first[0], state="done")] == ids[1:]
-        assert [task.id for task in self.tube._tasks(ids[1], 1, state="done")] == ids[2:3]
+        assert self.list_after(ids[0], "done") == ids[1:]
         with pytest.raises(TaskNotFound):
-            self.tube._tasks(ids[0] + 100, state="done")
+            self.list_after(ids[0] + 100, "done")
         if self.knows("lane"):
             self.put_and_ack(**self.lane("b"))
             assert [task.id for task in self.tube.select("done", lane="a")] == ids

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from tubes import InvalidOption, OptionNotSupported, Task, TaskNotTaken
 from tubes.backend.selecting import Scan
 from tubes.conformance.bench import Bench, lacks, needs
-from tubes.conformance.faces import AioFace, SyncFace
+from tubes.conformance.faces import SyncFace
 
 
 def ids(tasks: Any) -> list[int]:
@@ -40,18 +39,6 @@ class Selections(Bench):
         if (*arguments, filters.get("state"))[0] != "done":
             assert ids(self.tube.select(*arguments, **filters, newest_first=True)) == found[::-1]
         return found
-
-    def call(self, method: str, *arguments: object) -> Any:
-        """Call a method of the tube's port."""
-        port = self.tube._port
-        if not isinstance(self.face, AioFace):
-            return getattr(port, method)(*arguments)
-
-        async def call() -> object:
-            reply = getattr(port, method)(*arguments)
-            return await reply if inspect.iscoroutine(reply) else reply
-
-        return self.face.run(call())
 
     def seen(self, **filters: object) -> object:
         """Return what a change of a selection reads first."""

@@ -22,7 +22,7 @@ T = TypeVar("T")
 READS: Final = frozenset(
     (
         *("due_histogram", "first", "is_empty", "lane_info", "lanes", "oldest_ready_age", "peek", "reasons"),
-        *("select", "statistics", "tasks"),
+        *("select", "statistics"),
     )
 )
 #: The methods that may change the store.

@@ -12,7 +12,6 @@ from tubes.backend.moving import item_of_done
 from tubes.backend.port import check_reason, mark_finished
 from tubes.drivers import options as known
 from tubes.drivers.done import Done
-from tubes.drivers.lists import Place, is_by_id, tasks_after
 from tubes.drivers.many import ack_many, take_many
 from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, SECOND, Seconds, flag, integer, micros
@@ -504,35 +503,6 @@ class CallPort(Port[F]):
     def statistics(self) -> Statistics:
         """Count the tasks of the tube, its calls and the callers that wait on it."""
         return self._do(self.shared.statistics)
-
-    def tasks(self, after: object, limit: int, state: object, utube: object) -> list[F]:
-        """List tasks in a state and a lane, starting after one of them."""
-        id, view, max_tasks, wanted, lane = self.check_list(after, limit, state, utube)
-        if wanted is State.DONE:
-            return self._do(lambda now: self._tasks_done(now, after, id, view, max_tasks, lane))
-
-        def place() -> Place:
-            if after is None or is_by_id(self._driver, wanted):
-                return Place(id)
-            entry: Any = self._engine.find(id) if view is None else view._record
-            due = self.show(entry)._times[2] if view is None else view._times[2]
-            is_delayed = (entry.state if view is None else view._state) is State.DELAYED
-            return Place(id, entry.rank, (due or 0) if is_delayed else 0)
-
-        def act(now: int) -> list[F]:
-            return [self.show(entry) for entry in tasks_after(self._engine, place(), max_tasks, wanted, lane)]
-
-        return self._do(act)
-
-    def _tasks_done(
-        self, now: int, after: object, id: int, view: TaskView | None, max_tasks: int, lane: str | None
-    ) -> list[F]:
-        """List kept done tasks, from the last to be forgotten to the first."""
-        last = None
-        if after is not None:
-            record = None if view is None else view._record
-            last = (record if isinstance(record, Done) else self._engine.find_done(now, id)).until, id
-        return [self.show(done) for done in self._engine.done.list_page(now, last, max_tasks, lane)]
 
     def select(self, filters: Filters, scan: Scan, most: int, with_data: bool) -> list[Any]:
         """Return the next part of a selection, as tasks or (not `with_data`) as it has seen them."""

@@ -49,7 +49,7 @@ def _remaining(engine: Engine, now: int, filters: Filters, scan: Scan) -> Iterat
         if scan.cursor is None and scan.after is not None:
             scan.cursor = engine.find_done(now, scan.after).until, scan.after
         done: Done
-        for done in engine.done.list_page(now, scan.cursor, _LOOKS, None):
+        for done in engine.done.list_page(now, scan.cursor, _LOOKS):
             scan.cursor = done.until, done.id
             yield done
         return

@@ -850,17 +850,6 @@ class Tube(Generic[T, R]):
         """Return the counts of tasks by state and of calls. O(1), O(n) of the sessions."""
         return self._port.statistics()
 
-    def _tasks(
-        self,
-        after: Task[T] | int | None = None,
-        limit: int = 1000,
-        *,
-        state: State | str | None = None,
-        utube: str | None = None,
-    ) -> list[Task[T]]:
-        """Return a page of tasks after a task or its id, in the order of `select`."""
-        return self._port.tasks(after, limit, state, utube)
-
     def select(
         self,
         state: State | str | None = None,

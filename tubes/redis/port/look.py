@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.drivers import options as known_options
 from tubes.drivers.lists import is_by_id
 from tubes.drivers.moves import State
-from tubes.drivers.options import NO_LANE, SECOND, Seconds, integer
+from tubes.drivers.options import SECOND, Seconds, integer
 from tubes.drivers.timers import NEVER
 from tubes.errors import TaskNotFound, Unreadable
 from tubes.redis import task_codec, validation
@@ -23,7 +23,7 @@ from tubes.redis.transport.wire import Word
 from tubes.values.lane import LaneInfo, lane_of
 from tubes.values.reasons import KIND_LENGTH
 from tubes.values.statistics import Statistics, to_seconds
-from tubes.values.task import F, TaskView
+from tubes.values.task import F
 
 if TYPE_CHECKING:
     from tubes.backend.selecting import Filters, Scan
@@ -62,61 +62,6 @@ def statistics(port: Port[F]) -> Statistics:
             return statistics_of(reply, port.connection.store.count_waiting(shared.name, list_of(reply)[4]))
 
     return port.call("statistics", (show, (), None), changes=False)
-
-
-def tasks(port: Port[F], after: object, limit: int, state: object, utube: object) -> Flow[list[F]]:
-    """Return the tasks in a state and a lane, starting after `after`."""
-    id, view, most, wanted, lane = port.check_list(after, limit, state, utube)
-    if wanted is State.DONE:
-        return (yield from _done(port, after, id, view, most, lane))
-    if wanted is State.TAKEN:
-        return (yield from _taken(port, id, most, lane))
-    letter = "" if wanted is None else wanted.value
-    place: Word = b""
-    if is_by_id(port._driver, wanted):
-        name, place = "tasks", id + 1
-        words: tuple[Word, ...] = letter, b"" if lane is None else b"=" + encode_text(lane)
-    else:
-        name, words = "listed", (letter, *_position_words(after, id, view))
-    found: list[F] = []
-    while len(found) < most:
-        reply = yield from port.ask(name, place, min(most - len(found), _TASKS_PER_CALL), *words)
-        if type(reply) is ErrorReply:
-            raise TaskNotFound(id=id, tube=port.shared.name)
-        last, *replies = list_of(reply)
-        found += _show_all(port, (task_codec.parse(bytes_of(reply)) for reply in replies), lane)
-        if not last:
-            break
-        place = last if isinstance(last, int) else bytes_of(last)
-    return found
-
-
-def _taken(port: Port[F], id: int, most: int, utube: str | None) -> Flow[list[F]]:
-    """Return the taken tasks with ids above `id`."""
-    ids = yield from _taken_after(port, id)
-    found: list[F] = []
-    while ids and len(found) < most:
-        count = min(most - len(found), _TASKS_PER_CALL)
-        found += _show_all(port, (yield from parsed(port, ids[:count], State.TAKEN)), utube)
-        del ids[:count]
-    return found
-
-
-def _done(port: Port[F], after: object, id: int, view: TaskView | None, most: int, utube: str | None) -> Flow[list[F]]:
-    """Return the kept done tasks, the longest kept first."""
-    record = None if view is None else view._record
-    last: Word = "" if after is None else id
-    moment: Word = record.until if isinstance(record, task_codec.StoredDone) else ""
-    found: list[F] = []
-    while len(found) < most:
-        reply = yield from port.ask("ended", min(most - len(found), _TASKS_PER_CALL), last, moment)
-        if type(reply) is ErrorReply:
-            raise TaskNotFound(id=id, tube=port.shared.name)
-        last, moment, *replies = map(bytes_of, list_of(reply))
-        found += _show_all(port, (task_codec.parse(reply) for reply in replies), utube)
-        if not last:
-            break
-    return found
 
 
 def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bool) -> Flow[list[Any]]:
@@ -164,7 +109,7 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
     if scan.bound is None and bound is not None:
         scan.bound = number_of(bound)
     if with_data:
-        tasks = _show_all(port, (task_codec.parse(bytes_of(one)) for one in replies), None)
+        tasks = _show_all(port, replies)
         return [task for task in tasks if scan.is_new(task.id)]
     seen = [task_codec.see(bytes_of(one)) for one in replies]
     return [one for one in seen if scan.is_new(one[0])]
@@ -200,24 +145,21 @@ def _taken_after(port: Port[F], id: int) -> Flow[list[int]]:
             return sorted(one for one in found if one > id)
 
 
-def _show_all(port: Port[F], parsed: Iterable[Parsed], utube: str | None) -> Iterator[F]:
-    """Yield the tasks of a lane for these replies; leave out unreadable tasks."""
-    for one in parsed:
+def _show_all(port: Port[F], replies: Iterable[Reply]) -> Iterator[F]:
+    """Yield the tasks for these replies; leave out unreadable tasks."""
+    for reply in replies:
         try:
-            task = port.show(one)
-            if utube is None or utube == (NO_LANE if task.utube is None else task.utube):
-                yield task
+            yield port.show(task_codec.parse(bytes_of(reply)))
         except Unreadable as error:
             port.connection.store.invalid_names.leave_out(f"tube {port.shared.name!r}", {error.facts["what"]: error})
 
 
-def parsed(port: Port[F], ids: list[int], state: State | None = None) -> Flow[list[Parsed]]:
-    """Return the stored tasks with these ids, for `show`; with `state` only tasks in it."""
+def parsed(port: Port[F], ids: list[int]) -> Flow[list[Parsed]]:
+    """Return the stored tasks with these ids, for `show`."""
     found: list[Parsed] = []
-    letter = "" if state is None else state.value
     at = 0
     while at < len(ids):
-        seen, *replies = list_of((yield from port.ask("looks", letter, "", "", *ids[at : at + _TASKS_PER_CALL])))
+        seen, *replies = list_of((yield from port.ask("looks", "", "", "", *ids[at : at + _TASKS_PER_CALL])))
         found += [task_codec.parse(bytes_of(reply)) for reply in replies]
         at += number_of(seen)
     return found
@@ -306,14 +248,6 @@ def _filter_word(filters: Filters, bound: int | None, *, with_data: bool) -> byt
             "" if with_data else "1",
         )
     )
-
-
-def _position_words(after: object, id: int, view: TaskView | None) -> tuple[Word, ...]:
-    """Return the arguments that locate the task after which a list begins."""
-    if view is None:
-        return () if after is None else (id,)
-    due = view._times[2] if view._state is State.DELAYED else None
-    return id, view.pri, view._record.created, due or 0
 
 
 def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statistics:

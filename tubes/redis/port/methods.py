@@ -53,7 +53,6 @@ class TubePort(Port[F]):
     lanes = flow_method(look.lanes)
     lane_info = look.lane_info
     statistics = look.statistics
-    tasks = flow_method(look.tasks)
     select = flow_method(look.select)
     reasons = flow_method(look.reasons)
     oldest_ready_age = flow_method(look.oldest_ready_age)

@@ -135,10 +135,11 @@ class Call(BaseCall):
 
     async def first(self, state: str) -> AsyncTask | None:
         """Return the first job in a state."""
-        try:
-            tasks = await self.space.apply(self.queue, lambda tube: tube._tasks(limit=1, state=state))
-        except TubeNotFound:
-            return None
+
+        async def read(tube: AsyncTube) -> list[AsyncTask]:
+            return [task async for task in tube.select(state, limit=1)]
+
+        tasks: list[AsyncTask] = await self.apply_or(read, [])
         return tasks[0] if tasks else None
 
     async def create(self, queue: str) -> None:
