@@ -627,7 +627,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "waiter that could not be woken counts as served",
         "tubes/redis/waiting/wait_queue.py",
-        '"wake_failed": {_FINISHED: WaitMove(_GONE)}',
+        '"wake_failed": {_FINISHED: WaitMove(_WITHDRAWN)}',
         '"wake_failed": {_FINISHED: WaitMove(_FINISHED)}',
         ("tests/unit/test_wait_states.py",),
     ),

@@ -23,7 +23,7 @@ from tubes.values.task import TaskView
 #: All rows of the table except the first, the arrival of a waiter.
 ROWS = [(why, was, move) for why, moves in WAIT_MOVES.items() for was, move in moves.items() if was is not None]
 #: The states of queued waiters.
-IN_LINE = {*WaitState} - {WaitState.FINISHED, WaitState.GONE}
+IN_LINE = {*WaitState} - {WaitState.FINISHED, WaitState.WITHDRAWN}
 #: The states in which it is uncertain whether an earlier put was executed.
 DOUBTS = {WaitState.UNSURE, WaitState.SENT_AGAIN, WaitState.OVERDUE_AGAIN}
 
@@ -117,7 +117,7 @@ def test_waiter_that_cannot_be_woken_is_gone(subtests: pytest.Subtests) -> None:
             waiter = waiter_in(queue, was)
             waiter.hears = False
             assert queue.move(waiter, why, "a task") is not move.wakes
-            assert queue.state(waiter) is (WaitState.GONE if move.wakes else move.to)
+            assert queue.state(waiter) is (WaitState.WITHDRAWN if move.wakes else move.to)
 
 
 def test_uncertain_put_stays_uncertain_until_served_or_failed() -> None:
@@ -133,7 +133,7 @@ def test_uncertain_put_stays_uncertain_until_served_or_failed() -> None:
 
 def test_waiter_that_left_is_not_woken_and_sleeping_waiter_is() -> None:
     for why, was, move in ROWS:
-        assert was in IN_LINE or (why, was, move) == ("wake_failed", WaitState.FINISHED, WaitMove(WaitState.GONE))
+        assert was in IN_LINE or (why, was, move) == ("wake_failed", WaitState.FINISHED, WaitMove(WaitState.WITHDRAWN))
         # A waiter that continues to sleep after its timeout must be woken by this move.
         if was in {WaitState.OVERDUE, WaitState.OVERDUE_AGAIN} and move.to not in IN_LINE and why != "leave":
             assert move.wakes

@@ -268,7 +268,7 @@ class WaitLoop:
         queue = self._queue
         with queue.lock:
             queue.move(waiter, "leave")
-            is_gone = queue.state(waiter) is WaitState.GONE
+            is_gone = queue.state(waiter) is WaitState.WITHDRAWN
             result = None if is_gone else cast("TaskView | list[TaskView] | Exception", waiter.result)
             is_last = self.is_running and queue.is_empty()
             has_stale_take = queue.note_stale()

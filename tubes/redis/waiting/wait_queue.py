@@ -37,7 +37,7 @@ class WaitState(StrEnum):
     #: It has a task or an error.
     FINISHED = "finished"
     #: It has left its queue without a result.
-    GONE = "gone"
+    WITHDRAWN = "withdrawn"
 
     # Enum hashes in Python, and every move looks up a state.
     __hash__ = str.__hash__
@@ -53,7 +53,7 @@ class WaitMove(NamedTuple):
     warns: bool = False
 
 
-_QUEUED, _ARMED, _FINISHED, _GONE = WaitState.QUEUED, WaitState.ARMED, WaitState.FINISHED, WaitState.GONE
+_QUEUED, _ARMED, _FINISHED, _WITHDRAWN = WaitState.QUEUED, WaitState.ARMED, WaitState.FINISHED, WaitState.WITHDRAWN
 _SENT, _OVERDUE, _UNSURE = WaitState.SENT, WaitState.OVERDUE, WaitState.UNSURE
 _SENT_AGAIN, _OVERDUE_AGAIN = WaitState.SENT_AGAIN, WaitState.OVERDUE_AGAIN
 _IN_LINE = (_QUEUED, _ARMED, _SENT, _OVERDUE, _UNSURE, _SENT_AGAIN, _OVERDUE_AGAIN)
@@ -73,7 +73,7 @@ WAIT_MOVES: Final[dict[str, dict[WaitState | None, WaitMove]]] = {
     "no_room": {
         _SENT: WaitMove(_QUEUED),
         _SENT_AGAIN: WaitMove(_UNSURE),
-        _OVERDUE: WaitMove(_GONE, wakes=True),
+        _OVERDUE: WaitMove(_WITHDRAWN, wakes=True),
         _OVERDUE_AGAIN: WaitMove(_FINISHED, wakes=True, warns=True),
     },
     # The reply to a put is lost.
@@ -90,7 +90,7 @@ WAIT_MOVES: Final[dict[str, dict[WaitState | None, WaitMove]]] = {
     "give": dict.fromkeys(
         (_QUEUED, _ARMED, _SENT, _OVERDUE, _SENT_AGAIN, _OVERDUE_AGAIN), WaitMove(_FINISHED, wakes=True)
     ),
-    "wake_failed": {_FINISHED: WaitMove(_GONE)},
+    "wake_failed": {_FINISHED: WaitMove(_WITHDRAWN)},
     # Its tube is gone or its queue is closed: it gets the error.
     "dismiss": dict.fromkeys(_IN_LINE, WaitMove(_FINISHED, wakes=True)),
     # The server refuses a command of the wait: the waiter gets this error unless its put may have been done.
@@ -100,12 +100,12 @@ WAIT_MOVES: Final[dict[str, dict[WaitState | None, WaitMove]]] = {
     },
     # It leaves: its timeout has passed, or it was cancelled or interrupted.
     "leave": {
-        **dict.fromkeys((_QUEUED, _ARMED, _SENT, _OVERDUE), WaitMove(_GONE)),
+        **dict.fromkeys((_QUEUED, _ARMED, _SENT, _OVERDUE), WaitMove(_WITHDRAWN)),
         **dict.fromkeys((_UNSURE, _SENT_AGAIN, _OVERDUE_AGAIN), WaitMove(_FINISHED, warns=True)),
     },
     # Its timeout passes by a test's clock, which does not wake waiters by itself.
     "end": {
-        **dict.fromkeys((_QUEUED, _ARMED), WaitMove(_GONE, wakes=True)),
+        **dict.fromkeys((_QUEUED, _ARMED), WaitMove(_WITHDRAWN, wakes=True)),
         _UNSURE: WaitMove(_FINISHED, wakes=True, warns=True),
     },
 }
@@ -174,7 +174,7 @@ class WaitQueue:
     def state(self, waiter: Waiter) -> WaitState:
         """Return the state of a waiter that was enlisted."""
         line = self.take_waiters if waiter.request is None else self.put_waiters
-        return line.get(waiter) or (_GONE if waiter.result is PENDING else _FINISHED)
+        return line.get(waiter) or (_WITHDRAWN if waiter.result is PENDING else _FINISHED)
 
     def move(self, waiter: Waiter, event: str, result: object = PENDING) -> bool:
         """Move a waiter by the table; `result`: its result, if the move has one.
@@ -190,7 +190,7 @@ class WaitQueue:
             if move is None:
                 return False
             state, wakes, warns = move
-            if state is not _FINISHED and state is not _GONE:
+            if state is not _FINISHED and state is not _WITHDRAWN:
                 line[waiter] = state
                 return True
             if warns:
