@@ -331,7 +331,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             port.shared.emptiness.dismiss(port.shared.emptiness.waiters(port), _closed_error)
             port.listener = None
             port.shared.subscription.update_listener(port)
-            self.store.losses.set(port, None)
+            self.store.losses.set(port.shared.key, port, None)
         return self.run(self._close("lose" if lost else "leave"))
 
     def _close(self, how: str) -> Flow[None]:

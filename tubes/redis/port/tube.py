@@ -34,7 +34,7 @@ _INTERVAL_STARTS: Final = {"take": 0, "ack": 1}
 
 def on_loss(port: Port[F], callback: Callable[[Loss | None], object] | None) -> None:
     """Call `callback` when this session loses a task of the tube."""
-    port.connection.store.losses.set(port, callback)
+    port.connection.store.losses.set(port.shared.key, port, callback)
 
 
 def is_empty(port: Port[F]) -> Flow[bool]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from tubes.drivers.entry import Loss
 from tubes.errors import ConnectionLost
+from tubes.redis.scripts.replies import bytes_of
 from tubes.redis.transport.subscription import Subscription
 from tubes.redis.transport.wire import Wire, pack
 
@@ -24,23 +25,18 @@ if TYPE_CHECKING:
 _Callback: TypeAlias = Callable[[Loss | None], object]
 
 
-class _Port(Protocol):
-    @property
-    def shared(self) -> Any: ...
-
-
 class Losses(Subscription):
     """The callbacks of the ports of one store. The subscription lasts as long as there are callbacks."""
 
     def __init__(self, server: Server) -> None:
         super().__init__("tubes-losses", "cancelled tasks are noticed late")
         self._server: Final = server
-        self._callbacks: Final[dict[bytes, WeakKeyDictionary[_Port, _Callback]]] = {}
+        self._callbacks: Final[dict[bytes, WeakKeyDictionary[object, _Callback]]] = {}
         self._key = ""
 
-    def set(self, port: _Port, callback: _Callback | None) -> None:
-        """Set or remove the callback of a port."""
-        channel = f"{port.shared.key}:lost".encode()
+    def set(self, key: str, port: object, callback: _Callback | None) -> None:
+        """Set or remove the callback of a port; `key`: the key of its tube."""
+        channel = f"{key}:lost".encode()
         with self._lock:
             callbacks = self._callbacks.get(channel)
             if callback is None:
@@ -54,7 +50,7 @@ class Losses(Subscription):
             if callbacks is None:
                 callbacks = self._callbacks[channel] = WeakKeyDictionary()
             callbacks[port] = callback
-            self._key = port.shared.key
+            self._key = key
             self._start()
             self._subscribe(channel)
 
@@ -71,17 +67,15 @@ class Losses(Subscription):
         self._subscribe(*self._callbacks)
 
     def _handle(self, message: list[Reply]) -> None:
-        kind, channel, *rest = message
+        kind, channel, *content = message
         if kind not in (b"message", b"subscribe"):
             return
         loss: Loss | None = None
-        if kind == b"message" and rest[0]:
-            try:
-                event, id, take, reason = bytes(rest[0]).decode("utf-8", "surrogatepass").split(" ", 3)  # type: ignore[arg-type]
+        if kind == b"message":
+            with suppress(ValueError):  # Any client may publish on this channel: look at the tasks.
+                event, id, take, reason = bytes_of(content[0]).decode("utf-8", "surrogatepass").split(" ", 3)
                 loss = Loss(int(id), int(take), event, reason or None)
-            except ValueError:  # Any client may publish on this channel: look at the tasks.
-                pass
         with self._lock:
-            callbacks = list(self._callbacks.get(bytes(channel), {}).values())  # type: ignore[arg-type]
+            callbacks = list(self._callbacks.get(bytes_of(channel), {}).values())
         for callback in callbacks:
             callback(loss)

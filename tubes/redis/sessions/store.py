@@ -50,9 +50,7 @@ T = TypeVar("T")
 class Session(Protocol):
     """The session of a connection."""
 
-    def renew(self) -> Flow[None]:
-        """Renew a shared session in all of its tubes."""
-        ...
+    def renew(self) -> Flow[None]: ...
 
 
 class Key(NamedTuple):
@@ -158,11 +156,8 @@ class RedisStore:
             if store is None:
                 shared = self.clock, self.codec, lease, self.registry, self._renewer.with_ttl(lease)
                 store = RedisStore(key, self.server, self._root, *shared)
-                store.is_tested, store._has_server_time, store._ahead = (
-                    self.is_tested,
-                    self._has_server_time,
-                    self._ahead,
-                )
+                store.is_tested, store._has_server_time = self.is_tested, self._has_server_time
+                store._ahead = self._ahead
                 _stores[key] = store
             store.enter()
             return store
@@ -297,15 +292,12 @@ class RedisStore:
             elif isinstance(reply, ErrorReply):
                 self._warn("sessions could not be renewed", error_of(reply, self.url))
         for session in snapshot(self.sessions):
-            self._renew_shared(channel, session)
+            try:
+                run(session.renew(), channel.call)
+            except TubesError as error:
+                self._warn("a shared session could not be renewed", error)
         if not lost or self.server.node(self.prefix) not in lost:
             self.read_time(channel)
-
-    def _renew_shared(self, channel: ThreadChannel, session: Session) -> None:
-        try:
-            run(session.renew(), channel.call)
-        except TubesError as error:
-            self._warn("a shared session could not be renewed", error)
 
     def _warn(self, what: str, error: Exception) -> None:
         """Log the first error of an outage, unless the store is closed."""
