@@ -33,9 +33,9 @@ pull(task)
 --#end
 task.state = TO
 --#if TO_BURIED
-note_past(task, 2)  --#unless WAS_BURIED
+count_event(task, 2)  --#unless WAS_BURIED
 --#if BURIED_TTL
--- Its ttl becomes buried_ttl, counted from now (false: unlimited). As in `live`.
+-- Its ttl becomes buried_ttl, counted from now (false: unlimited). As in `set_ttl`.
 task.ttl = BURIED_FOR and math.max(now - task.created, 0) + BURIED_FOR  --#unless WAS_BURIED
 --#end
 --#end
@@ -47,7 +47,7 @@ leave_lane(task.lane or 'nil', 1)  --#if LANE_ROOM
 --#unless QUIET
 if task.key then
 --#slow
-  leave_key(task.key, task.id, task.key_ttl)
+  free_key(task.key, task.id, task.key_ttl)
 --#fast
 end
 --#if KEEPS
@@ -145,19 +145,19 @@ task.due = due
 pace.taken = pace.taken + 1
 --#if WAS_READY
 note_start(task.id, task.attempts)
-rest_anew()
+update_cooldown()
 --#end
 --#end
 --#if WAS_TAKEN
-if task.undone then rest_anew() else note_end() end  --#unless TO_TAKEN
+if task.undone then update_cooldown() else note_end() end  --#unless TO_TAKEN
 --#end
-leave_pace()
+write_pace()
 --#elif TO_TAKEN
 --#else
 --#if WAS_READY|WAS_TAKEN
 -- The lane is free and has no head: offer its next task.
 if lane_key and not lane_head then
---#include behind
+--#include next_in_lane
   if best then
     lane_head = best
     call('ZREM', M .. ':behind', lane_key .. lane_head)
@@ -177,7 +177,7 @@ end
 --#end
 --#end
 --#if WAS_TAKEN
-tell_holder(task, EVENT)  --#if TELLS
+notify_holder(task, EVENT)  --#if TELLS
 --#end
 -- Publish the change, and count it.
 --#unless QUIET

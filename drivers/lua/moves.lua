@@ -18,7 +18,7 @@ local gone = {}
 for n = 1, #lanes do gone[lanes[n]] = (gone[lanes[n]] or 0) + 1 end
 for name, count in pairs(gone) do leave_lane(name, count) end
 --#end
-free_all(lanes)  --#if LANE
+free_lanes(lanes)  --#if LANE
 --#elif TO_TAKEN
 -- One call of one session takes all tasks.
 local score, scores = string.format('%.0f', ARGV[1] * TAKES + this_take), {}

@@ -283,8 +283,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "renewal shortens the ttl",
         "drivers/lua/verbs/renew_many.lua",
-        "dead_of(task) < ends then",
-        "dead_of(task) > ends then",
+        "ttl_end(task) < ends then",
+        "ttl_end(task) > ends then",
         _of("tests/on_redis/test_contract_on_redis.py::TestRareRulesOfLimFifoTtl", "renew_never_shortens_a_ttl"),
     ),
     Mutant(
@@ -327,14 +327,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "put into a full tube is admitted",
-        "drivers/lua/steps/room.lua",
+        "drivers/lua/steps/check_room.lua",
         "+ needed > capacity then",
         "+ needed > capacity + 1 then",
         ("tests/on_redis/test_contract_on_redis.py::TestRoomOfLimFifoTtl",),
     ),
     Mutant(
         "put into a full lane is admitted",
-        "drivers/lua/steps/room.lua",
+        "drivers/lua/steps/check_room.lua",
         "+ more[name] > most then",
         "+ more[name] > most + 1 then",
         _of(_UTUBETTL_ON_REDIS, "put_into_a_full_lane_is_refused_and_changes_nothing"),
@@ -356,13 +356,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "delay of a release does not prolong the life",
         "drivers/lua/steps/release_one.lua",
-        "    prolong(task, span)\n",
+        "    extend_ttl(task, span)\n",
         "",
         _of(_UTUBETTL_ON_REDIS, "release_with_delay_extends_the_ttl"),
     ),
     Mutant(
         "lease ends before a task of the same moment",
-        "drivers/lua/steps/time.lua",
+        "drivers/lua/steps/process_due.lua",
         "lease + 0 < first[2] + 0",
         "lease + 0 <= first[2] + 0",
         ("tests/on_redis/test_leases_on_redis.py::test_lease_that_ends_with_the_time_to_run_of_its_task_ends_second",),
@@ -463,7 +463,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "undone take leaves its start",
         "drivers/lua/move.lua",
-        "if task.undone then rest_anew() else note_end() end",
+        "if task.undone then update_cooldown() else note_end() end",
         "if not task.undone then note_end() end",
         _of("tests/on_redis/test_retries.py", "undone_take_gives_back_the_start_of_its_lane"),
     ),
@@ -490,7 +490,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "end of a pause wakes no waiter",
-        "drivers/lua/steps/time.lua",
+        "drivers/lua/steps/process_due.lua",
         "tonumber(lease) or math.huge, pause)",
         "tonumber(lease) or math.huge)",
         _of("tests/on_redis/test_pauses.py", "waiter_is_served_when_a_pause_ends_after_a_delay"),

@@ -209,7 +209,7 @@ def test_replies_have_bounded_size(client: Any, queue: tubes.Queue, driver: str)
     remaining[0].ack()
     for id in ids:
         tube.bury(id)
-    seen, *replies = tube._port.connection.run(tube._port.ask("looks", "!", "", "", *ids))
+    seen, *replies = tube._port.connection.run(tube._port.ask("peek_many", "!", "", "", *ids))
     assert seen == len(replies)
     assert BYTES <= sum(map(len, replies)) <= BYTES + 2 * _LARGE
     assert [task.id for task in tube.select("buried", limit=90)] == ids

@@ -15,8 +15,9 @@ from tubes.testing import LocalServer
 
 _PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "howto" / "permissions.md"
 #: The scripts of every session, and the scripts that open, create and find tubes.
-_SESSION: Final = ("open", "beat", "leave", "tick", "names", "there", "living", "ring", "mark", "damage")
-_PUTS: Final = ("put", "put_many", "put_keyed", "put_limited", "stage", "unput")
+_TUBES: Final = ("tube_names", "describe", "tube_drivers")
+_SESSION: Final = ("open", "beat", "leave", "tick", "wake_at_due", "wake", "damage", *_TUBES)
+_PUTS: Final = ("put", "put_many", "put_keyed", "put_limited", "upload_words", "unput")
 _TAKES: Final = (
     *(
         "take",
@@ -59,9 +60,11 @@ def required_rights() -> dict[str, frozenset[str]]:
     putting = of_scripts(*_SESSION, *_PUTS) | _CALLS | _WAITS
     working = putting | of_scripts(*_TAKES)
     # A user who only lists names writes nothing.
-    looking = (of_scripts("overview", "names", "living", "there", "age") | _CALLS) - {"SADD", "SREM", "HSET"}
+    looking = (of_scripts("overview", "age", *_TUBES) | _CALLS) - {"SADD", "SREM", "HSET"}
     sparks = (
-        method for method in METHODS if method.startswith(("stream", "write", "extent", "heads", "ids", "oldest"))
+        method
+        for method in METHODS
+        if method.startswith(("stream", "write", "extent", "task_headers", "scan_ids", "oldest"))
     )
     spark = of_scripts(*_SESSION, *_PUTS, *sparks)
     return {

@@ -11,7 +11,7 @@ from tubes.redis.scripts.lines import LUA, Line
 
 #: All calls, and the calls of drivers with lanes only.
 METHODS = sorted(path.name.removesuffix(".lua") for path in (LUA / "verbs").iterdir())
-LANE_METHODS = ("pace", "restart_rests", "lanes", "check_lanes")
+LANE_METHODS = ("pace", "restart_cooldowns", "lanes", "check_lanes")
 _BACKOFF = TubeSettings(((500_000,), 0.1, 7))
 
 #: A rank that uses all available fields.

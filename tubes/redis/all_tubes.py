@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Tubes per call of `overview`.
 _TUBES_PER_CALL: Final = 200
-#: Names per call of `living`.
+#: Names per call of `tube_drivers`.
 _NAMES_PER_CALL: Final = 1000
 #: How often a script is called again if its call had to do other work first.
 _MAX_CALLS: Final = 100
@@ -73,7 +73,7 @@ def existing_names(store: RedisStore, names: list[str]) -> Flow[tuple[list[str],
     unreadable: dict[str, object] = {}
     for batch in _batches(names, 1 if store.server.moving else _NAMES_PER_CALL):
         keys = [store.key(name) for name in batch]
-        drivers = list_of((yield from store.ask("living", keys[0], *keys)))
+        drivers = list_of((yield from store.ask("tube_drivers", keys[0], *keys)))
         for name, driver in zip(batch, drivers, strict=True):
             try:
                 if driver is not None and validation.driver_name(name, driver):

@@ -183,7 +183,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         try:
             return self.store.registry.find(name)
         except DriverNotFound:
-            stored: Reply = yield ScriptCall(script("there"), self.store.key(tube), ())
+            stored: Reply = yield ScriptCall(script("describe"), self.store.key(tube), ())
             if if_exists != "raise" and type(stored) is list:
                 other = validation.driver_name(tube, stored[0])
                 if other != name:
@@ -250,7 +250,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
                 return known
 
     def _change_names(self, key: str, action: str, name: str | bytes) -> Flow[Reply]:
-        return (yield from self.store.ask("names", key, action, name, what=key))
+        return (yield from self.store.ask("tube_names", key, action, name, what=key))
 
     def _store_name(self, name: str) -> Flow[None]:
         """Store the name of a tube before it is created, then the name of its namespace."""
@@ -262,7 +262,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         """Remove the name of a dropped tube unless it was created again, and the name of an empty namespace."""
         names = f"{self.store.prefix}:names"
         yield from self._change_names(names, "remove", name)
-        stored = yield ScriptCall(script("there"), self.store.key(name), ())
+        stored = yield ScriptCall(script("describe"), self.store.key(name), ())
         if stored is not None:
             yield from self._store_name(name)
         elif self.store.namespace and not (yield from self._all_in(names, "a tube name")):

@@ -40,7 +40,7 @@ _COUNT_ATTEMPTS: Final = 3
 
 def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem]]:
     """Return the problems of a tube; `repairs`: repair them too."""
-    stored = yield from store.ask("there", store.key(name))
+    stored = yield from store.ask("describe", store.key(name))
     if stored is None:
         raise TubeNotFound(name=name)
     found = _Problems(name, repairs=repairs)
@@ -152,7 +152,7 @@ class _Examination:
         if self._repairs:
             yield ScriptCall(script("damage"), self._store.key(self._name), ("",))
             for marker in ("marker", "room"):  # Waiters look again for tasks and room.
-                yield ScriptCall(script("mark"), self._store.key(self._name), (marker,), parts=(marker,))
+                yield ScriptCall(script("wake"), self._store.key(self._name), (marker,), parts=(marker,))
 
     def _ids(self) -> Flow[set[int]]:
         """Return the ids of all tasks."""

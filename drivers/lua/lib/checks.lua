@@ -129,12 +129,12 @@ local function is_lane_right(name, about)
   lane, lane_key = name, about.key ~= '' and about.key
   local full = about.taken > 0
   if META.pacing then
-    enter_pace(0)
+    read_pace(0)
     full = pace.full
     local score = call('ZSCORE', M .. ':rests', name)
     if about.rest ~= (score and score + 0 or 0) then return false end
   end
-  local first = lane_key and behind()
+  local first = lane_key and next_in_lane()
   if about.head == '' then
     if first and not full then return false end
     if about.taken > 0 or about.rest > 0 then return true end
@@ -156,7 +156,7 @@ local function repair_lane(name, taken, at)
   end
   lane, lane_record, lane_key, lane_taken, lane_head, pace = name, about, false, (taken or 0) > 0, false, nil
   if META.pacing then
-    enter_pace(0)
+    read_pace(0)
     pace.taken = taken or pace.taken
     if pace.rest > 0 then call('ZADD', M .. ':rests', pace.rest, name) else call('ZREM', M .. ':rests', name) end
   elseif about then
@@ -174,14 +174,14 @@ local function repair_lane(name, taken, at)
   end
   if at then call('ZADD', M .. ':behind', 0, lane_key .. at) end
   -- Remove places that do not belong to a ready task of this lane.
-  local first = behind()
+  local first = next_in_lane()
   while first do
     local task = task_at(first)
     if task and task.state == 'r' and (task.lane or 'nil') == name then break end
     call('ZREM', M .. ':behind', lane_key .. first)
-    first = behind()
+    first = next_in_lane()
   end
-  if META.pacing then return leave_pace() end
+  if META.pacing then return write_pace() end
   if first and not lane_taken then
     call('ZREM', M .. ':behind', lane_key .. first)
     call('ZADD', M .. ':offers', 0, first)

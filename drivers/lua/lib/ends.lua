@@ -1,7 +1,7 @@
 -- Functions for the end of a script, which wake processes that wait.
 
 -- This field is read here because most methods do not need it.
-local function pauses()
+local function paused()
   if tokens() == 0 then return true end  --#if RATED
   local ends = call('HGET', M, 'paused')
   return ends and ends + 0 > now

@@ -3,7 +3,7 @@
 -- A session is a client in one tube. Its token is sNUMBER.BORN.UUID: its number, the moment when the tube was
 -- created, and a part of its uuid. The score of each task in ':taken' contains the number of the session that holds
 -- it. The sorted set ':leases' has the token and the end of the lease, which the client extends while it lives. When
--- a lease expires, time.lua releases the tasks of the session and forgets it; `leave` does so when the client closes
+-- a lease expires, process_due.lua releases the tasks of the session and forgets it; `leave` does so when the client closes
 -- the tube.
 --
 -- The meta hash has the token as a field, which says that the session lives. Its value is the uuid, followed for each
@@ -21,7 +21,7 @@ local function release_each(ids, why, streams)
   table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
   for n = 1, #ids do
     local task, due = find(ids[n])
-    if task then tell_holder(task, 'release') end
+    if task then notify_holder(task, 'release') end
     if not task then
       call('ZREM', M .. ':taken', ids[n])
     elseif streams[task.owner] then
@@ -46,7 +46,7 @@ local function release_for_all(ids)
 end
 
 -- Release the tasks of a session by its token, at most `limit`. Returns how many it held.
-local function release_of(token, limit)
+local function release_session(token, limit)
   local session = tonumber(string.match(token, '%d+'))
   local first = session * TAKES
   local all = call('ZCOUNT', M .. ':taken', first, first + TAKES - 1)
@@ -57,9 +57,9 @@ end
 
 -- Add the slot of this call to the session's field if it is the caller's highest so far. The first call in each slot
 -- does so.
-local function note_slot()
+local function store_slot()
   local caller, slot = string.match(ARGV[3], '([^.]+)%.([^.]+)$')
-  -- Some slots are letters: see `forget`.
+  -- Some slots are letters: see `remove_session`.
   slot = tonumber(slot) or 0
   local about, entry = META.session, ' ' .. caller .. ':'
   local known = string.match(about, entry .. '(%d+)')
@@ -70,7 +70,7 @@ end
 
 -- Forget a session, the last replies to its callers, and some of the processes whose waiting has expired. Returns
 -- false if a caller has so many slots that another call is needed.
-local function forget(token)
+local function remove_session(token)
   local about = call('HGET', M, token) or ''
   for caller, last in string.gmatch(about, ' (%w+):(%d+)') do
     local field = 'a' .. token .. '.' .. caller .. '.'

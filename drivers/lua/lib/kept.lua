@@ -30,20 +30,20 @@ local function keep_task(task, why)
   end
 end
 
--- Return the facts of a done task, as `shown` does for a living one (with 1 as its take), followed by its record.
--- nil: it is not kept. `meant`: as for `is_meant`.
-local function shown_done(id, meant)
+-- Return the facts of a done task, as `encode_task` does for a living one (with 1 as its take), followed by its record.
+-- nil: it is not kept. `expected`: as for `is_expected`.
+local function encode_done(id, expected)
   local record = call('HGET', M .. ':done', id)
   if not record then return nil end
   local _, _, ends, attempts, has, at = unpack_struct('>c1I7I7I3I1', record)
   if ends <= now then return nil end
   if has == 1 then _, at = text_at(record, at) end
-  if sub(meant, 1, 1) == 't' then return nil end
-  if sub(meant, 1, 1) == 'c' and unpack_struct('>I7', record, at + 1) ~= sub(meant, 2) + 0 then return nil end
+  if sub(expected, 1, 1) == 't' then return nil end
+  if sub(expected, 1, 1) == 'c' and unpack_struct('>I7', record, at + 1) ~= sub(expected, 2) + 0 then return nil end
   return pack('>I8c1I4I4i8', id, '-', attempts, 1, -1) .. record
 end
 
--- Return the task in the reply of `shown_done`.
+-- Return the task in the reply of `encode_done`.
 local function done_task(id, reply)
   local attempts, has, at = unpack_struct('>I3I1', reply, 41)
   if has == 1 then at = select(2, text_at(reply, at)) end
@@ -53,7 +53,7 @@ local function done_task(id, reply)
 end
 
 -- Return how many entries of ':ended' come before a moment and an id.
-local function ended_before(moment, id)
+local function count_ended_before(moment, id)
   local first, last = call('ZCOUNT', M .. ':ended', '-inf', '(' .. moment), call('ZCOUNT', M .. ':ended', '-inf', moment)
   while first < last do
     local middle = math.floor((first + last) / 2)

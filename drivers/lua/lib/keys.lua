@@ -53,7 +53,7 @@ local function write_known(key, id, ends)
 end
 
 -- Forget the key of a task that has ended, or remember it for key_ttl.
-local function leave_key(key, id, key_ttl)
+local function free_key(key, id, key_ttl)
   if call('HGET', M .. ':keys', key) ~= tostring(id) then return end
   call('HDEL', M .. ':keys', key)
   if key_ttl then write_known(key, id, now + key_ttl) end
@@ -61,7 +61,7 @@ end
 
 -- Give a key to a new task. `replaces`: the task has removed another one with this key; `known`: the key is remembered,
 -- perhaps since that removal.
-local function enter_key(key, id, replaces, known)
+local function assign_key(key, id, replaces, known)
   if known then
 --#slow
     write_known(key)

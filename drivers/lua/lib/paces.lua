@@ -19,7 +19,7 @@ end
 
 -- Read the pace of `lane`, and add `by` to its number of taken tasks. `popped`: its head is no longer on offer, but
 -- not taken yet.
-local function enter_pace(by, popped)
+local function read_pace(by, popped)
   local interval, jitter, most, rounds, from, burst = string.match(META.pacing or '0 0 1 0 0', '(%S+) (%S+) (%S+) (%S+) (%S+) ?(%S*)')
   -- -1 means that a field is not set; 0 means no limit, no place or no moment.
   pace = {
@@ -63,7 +63,7 @@ end
 -- Return the moment at which the burst is full again.
 local function full_at(interval)
   if interval == 0 or pace.at < 0 then return 0 end
-  return pace.at + varied(interval, pace.jitter, 0, pace.id, pace.attempts)
+  return pace.at + with_jitter(interval, pace.jitter, 0, pace.id, pace.attempts)
 end
 
 -- Note that a task of the lane has started.
@@ -89,7 +89,7 @@ local function undo_start(id, attempts)
 end
 
 -- Set or end the cooldown of the lane.
-local function rest_anew()
+local function update_cooldown()
   local interval, burst = lane_rate()
   local lead = (burst - 1) * interval
   -- A later start means that the clock was set back, or the limits have changed.
@@ -112,11 +112,11 @@ end
 local function note_end()
   if pace.noted == 0 or (pace.from >= 0 and pace.from or pace.tube_from) == 0 then return end
   pace.at, pace.at_before = now, now
-  rest_anew()
+  update_cooldown()
 end
 
 -- Offer the head of the lane if one may be taken, and write the lane's record.
-local function leave_pace()
+local function write_pace()
   local full = is_full()
   if lane_head and full then
     lane_key = lane_key or pack('>I5', call('HINCRBY', M, 'lanes', 1))
@@ -124,7 +124,7 @@ local function leave_pace()
     call('ZADD', M .. ':behind', 0, lane_key .. lane_head)
     lane_head = false
   elseif lane_key and not lane_head and not full then
-    lane_head = behind()
+    lane_head = next_in_lane()
     if lane_head then
       call('ZREM', M .. ':behind', lane_key .. lane_head)
       call('ZADD', M .. ':offers', pace.place, lane_head)

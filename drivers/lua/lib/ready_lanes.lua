@@ -7,14 +7,14 @@
 -- a tube with paces, `pace`, the record has more fields, and the number of taken tasks is one of them: see paces.lua.
 local lane, lane_record, lane_key, lane_taken, lane_head, pace
 
-local function behind()
-  --#include behind
+local function next_in_lane()
+  --#include next_in_lane
   return best
 end
 
 -- Add a released task. If its lane was just freed, other tasks may be behind.
 local function push(task)
-  local first = lane_head or (lane_key and not lane_taken and behind())
+  local first = lane_head or (lane_key and not lane_taken and next_in_lane())
   --#include append
 end
 
@@ -33,7 +33,7 @@ local function read_lanes(names)
 end
 
 -- Return the distinct names in `lanes`.
-local function each_once(lanes)
+local function distinct(lanes)
   local names, seen = {}, {}
   for n = 1, #lanes do
     local name = lanes[n]
@@ -47,7 +47,7 @@ end
 
 -- Add new tasks to their lanes, as append.lua does for one.
 local function append_all(places, lanes)
-  local names, numbered = each_once(lanes), (META.lanes or 0) + 0
+  local names, numbered = distinct(lanes), (META.lanes or 0) + 0
   local keys, heads = read_lanes(names)
   -- Lanes that get another head, and lanes that get a number.
   local led, changed, queued = {}, {}, {}
@@ -80,13 +80,13 @@ local function append_all(places, lanes)
 end
 
 -- Free lanes whose taken tasks have ended: each offers its next task.
-local function free_all(lanes)
+local function free_lanes(lanes)
   local keys = read_lanes(lanes)
   local gone, offers, stood, records = {}, {}, {}, {}
   for n = 1, #lanes do
     local name = lanes[n]
     lane_key = keys[name]
-    local best = lane_key and behind()
+    local best = lane_key and next_in_lane()
     if best then
       stood[#stood + 1] = lane_key .. best
       offers[#offers + 1], offers[#offers + 2] = '0', best

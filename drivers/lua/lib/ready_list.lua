@@ -21,7 +21,7 @@ local function push(task)
 end
 
 -- True if an id in the list belongs to a ready task.
-local function counts(id)
+local function is_ready_id(id)
   local value = call('HGET', M .. ':tasks', id)
   if not value or byte(value, 1) % 4 ~= 0 then return false end
   return not call('ZSCORE', M .. ':taken', id)
@@ -48,7 +48,7 @@ local function pop_loose(popped)
     end
     if not id then return false end
     call(POP, M .. ':ready')
-    if counts(id) and not (popped and popped[id]) then return id end
+    if is_ready_id(id) and not (popped and popped[id]) then return id end
     loosen(-1)
     skips = skips - 1
   end
@@ -89,7 +89,7 @@ end
 
 -- Remove stale ids if there are many and more than tasks: some in each call, and twice as many as this call has made.
 -- They are popped from the beginning of the list. Ready tasks among them go to ':back', which keeps their order.
-local function tidy()
+local function remove_stale()
   local stale = loose - call('ZCARD', M .. ':back')
   if stale < 1000 or stale < 2 * call('HLEN', M .. ':tasks') then return end
   local left, size, by = 500 + 2 * math.max(0, loose - (META.loose or 0)), 0, 0

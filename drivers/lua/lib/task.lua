@@ -54,7 +54,7 @@ local function attempts_of(value)
 end
 
 -- Mark a stored task as taken by its score.
-local function note_take(task, score)
+local function set_taken(task, score)
   task.state, task.attempts = 't', math.min(task.attempts + 1, MOST_ATTEMPTS)
   task.take = score % TAKES
   task.owner = (score - task.take) / TAKES
@@ -105,52 +105,52 @@ local function find(id)
   if not value then return nil end
   local task = read(id, value)
   local score = call('ZSCORE', M .. ':taken', id)
-  if score then note_take(task, score + 0) end
+  if score then set_taken(task, score + 0) end
   task.due = due_of(id)  --#if TIMED
   return task
 end
 
 -- Return when the ttl of a task expires; false: it has no ttl.
-local function dead_of(task)
+local function ttl_end(task)
   return task.ttl and task.created + task.ttl
 end
 
 -- True if a caller means this task. The server may have lost an earlier task of the same id: the moment of the put
--- distinguishes them. `meant`: 'c' and that moment; 't' and the number of a take, by which the session of ARGV[1] must
+-- distinguishes them. `expected`: 'c' and that moment; 't' and the number of a take, by which the session of ARGV[1] must
 -- hold it; '' or a number: any.
-local function is_meant(task, meant)
-  local kind = sub(meant, 1, 1)
-  if kind == 't' then return task.owner == ARGV[1] + 0 and task.take == sub(meant, 2) + 0 end
-  return kind ~= 'c' or unpack_struct('>I7', task.value, 2) == sub(meant, 2) + 0
+local function is_expected(task, expected)
+  local kind = sub(expected, 1, 1)
+  if kind == 't' then return task.owner == ARGV[1] + 0 and task.take == sub(expected, 2) + 0 end
+  return kind ~= 'c' or unpack_struct('>I7', task.value, 2) == sub(expected, 2) + 0
 end
 
 -- Return the task of an id in any state if the caller means it, else nil.
-local function find_meant(id, meant)
+local function find_expected(id, expected)
   local task = find(id)
-  return task and is_meant(task, meant) and task or nil
+  return task and is_expected(task, expected) and task or nil
 end
 
 -- Return the facts of a task: id, state, attempts, the number of its take (0: it is not taken) and when it is due
--- (-1: never). One string is cheaper than a table for the server and for the caller. `shown` appends the stored task,
+-- (-1: never). One string is cheaper than a table for the server and for the caller. `encode_task` appends the stored task,
 -- or only its header if `bare`: then the caller has the data.
-local function facts(task)
-  --#include facts
+local function encode_facts(task)
+  --#include encode_facts
   return answer
 end
 
-local function shown(task, bare)
-  return facts(task) .. (bare and sub(task.value, 1, task.body - 1) or task.value)
+local function encode_task(task, bare)
+  return encode_facts(task) .. (bare and sub(task.value, 1, task.body - 1) or task.value)
 end
 
--- The same for a task that `held_one` has found.
-local function shown_held(task)
+-- The same for a task that `find_held` has found.
+local function encode_held(task)
   task.due = due_of(task.id)
-  return shown(task)
+  return encode_task(task)
 end
 
 -- The same for many tasks that one call has taken: a string each of their ids, attempts and due times; '1' if there
 -- are more; the number of the take; and the tasks.
-local function shown_all(tasks, more)
+local function encode_tasks(tasks, more)
   local ids, attempts, dues, values = {}, {}, {}, {}
   for n = 1, #tasks do
     local task = tasks[n]
@@ -162,7 +162,7 @@ end
 
 -- Tell the session that holds a task that it loses the task, unless that session does it. A cancel is always reported,
 -- since its caller may share a session with the handler.
-local function tell_holder(task, event)
+local function notify_holder(task, event)
   if event ~= 'cancel' and task.owner == ARGV[1] + 0 then return end
   -- '%s' would end at a NUL.
   local reason = event == 'cancel' and task.reason or ''

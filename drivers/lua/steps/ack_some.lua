@@ -1,6 +1,6 @@
--- Ack the tasks `named`, by the takes `meant` (see `held_one`). Leaves `done`: '1' for each task that the session
+-- Ack the tasks `named`, by the takes `expected` (see `find_held`). Leaves `done`: '1' for each task that the session
 -- held, else '0'.
--- in: named, meant
+-- in: named, expected
 -- out: done
 local done = {}
 --#if PACED
@@ -22,14 +22,14 @@ else
   local ids, first, text_of, lost = named, ARGV[1] * TAKES, {}, false
   local scores = all_of('ZMSCORE', M .. ':taken', named)
   for n = 1, #named do
-    local score, by = scores[n], meant[n]
+    local score, by = scores[n], expected[n]
     local text = text_of[by]
     if not text then
       text = (tonumber(by) or -1) >= 0 and string.format('%.0f', first + by) or by
       text_of[by] = text
     end
     -- Equal strings need no conversion to a number.
-    if score == text or (score and text == by and held_one(named[n], by)) then
+    if score == text or (score and text == by and find_held(named[n], by)) then
       done[n] = '1'
     else
       done[n], lost = '0', true
@@ -54,7 +54,7 @@ else
 --#if LANE
   for n = 1, #keyed do
 --#slow
-    leave_key(unpack(keyed[n], 1, 3))
+    free_key(unpack(keyed[n], 1, 3))
 --#fast
   end
 --#end

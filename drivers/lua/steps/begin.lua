@@ -14,18 +14,18 @@ other = other or META.pacing  --#unless PACES
 if other then
   -- A repeated call still gets its first reply.
   if sub(META.answer or '', 1, 16) ~= ARGV[4] then
-    return redis.error_reply('ALTERED the tube has other options than its caller knows')
+    return redis.error_reply('ALTERED the options are outdated')
   end
 end
 if soonest and now >= soonest then
 --#if TICK|TAKE|PACED
 --#slow
---#include time
+--#include process_due
 --#fast
 --#else
-  -- Shorter scripts load and run faster, so only a few contain time.lua. The caller runs such a script (`tick`), then
+  -- Shorter scripts load and run faster, so only a few contain process_due.lua. The caller runs such a script (`tick`), then
   -- repeats this call.
-  return redis.error_reply('DUE something is to happen first')
+  return redis.error_reply('DUE call tick first')
 --#end
 end
 -- Call numbers have 16 digits and increase in each slot. A number below the last one belongs to a request that its
@@ -35,7 +35,7 @@ if last and last >= ARGV[4] then
 --#slow
   -- Ignore a value that no script has written.
   if string.find(last, '^%d+:') then
-    if sub(last, 1, 16) ~= ARGV[4] then return redis.error_reply('LATE it was sent again, and answered') end
+    if sub(last, 1, 16) ~= ARGV[4] then return redis.error_reply('LATE a later call was answered') end
     replayed = sub(last, 18)
   end
 --#fast

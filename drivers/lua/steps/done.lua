@@ -3,7 +3,7 @@
 --#include flush
 if not last then
 --#slow
-  note_slot()
+  store_slot()
 --#fast
 end
 call('HSET', M, ARGV[3], ARGV[4] .. ':' .. ANSWER, COUNTED)

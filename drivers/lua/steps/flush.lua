@@ -7,13 +7,13 @@
 --#if LIST
 if (META.loose or 0) + 0 >= 1000 then
 --#slow
-  tidy()
+  remove_stale()
 --#fast
 end
 --#end
 if waiting then
 --#slow
-  if (takeable() and not pauses()) or (soonest and soonest < (tonumber(META.soonest) or math.huge)) then call('ZADD', M .. ':marker', 0, 1) end
+  if (takeable() and not paused()) or (soonest and soonest < (tonumber(META.soonest) or math.huge)) then call('ZADD', M .. ':marker', 0, 1) end
 --#fast
 end
 --#if ROOM

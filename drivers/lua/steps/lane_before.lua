@@ -5,12 +5,12 @@
 --#if PACED
 lane = task.lane or 'nil'
 --#if WAS_TAKEN
-enter_pace(-1)
+read_pace(-1)
 if task.undone then undo_start(task.id, task.attempts) end
 --#elif TO_TAKEN
-enter_pace(0, true)
+read_pace(0, true)
 --#else
-enter_pace(0)
+read_pace(0)
 --#end
 if pace.place == 0 then place_in_round() end  --#if TO_READY
 --#elif TO_TAKEN

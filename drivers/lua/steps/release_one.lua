@@ -11,12 +11,12 @@ if is_last(task) then
 else
 --#if TIMED
 --#if BACKOFF
-  local span = delay == 'backoff' and rest_of(task) or tonumber(delay) or 0
+  local span = delay == 'backoff' and backoff_delay(task) or tonumber(delay) or 0
 --#else
   local span = tonumber(delay) or 0
 --#end
   if span > 0 then
-    prolong(task, span)
+    extend_ttl(task, span)
     due = now + span
 --#move release_delayed t
   else

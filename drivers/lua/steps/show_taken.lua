@@ -2,10 +2,10 @@
 -- in: tasks, stuck
 if #tasks == 0 then
 --#include flush
-  if stuck then return redis.error_reply('AGAIN there is more to do first') end  --#if TAKE_FOR
+  if stuck then return redis.error_reply('AGAIN call again') end  --#if TAKE_FOR
   return {}
 end
-local reply = shown_all(tasks, stuck)
+local reply = encode_tasks(tasks, stuck)
 local answer = reply[1]
 --#done answer
 return reply

@@ -1,7 +1,7 @@
--- Read the chunk in `field`. Leaves `named`, the ids of its tasks; `attempts`; and `meant`, the takes by which the
+-- Read the chunk in `field`. Leaves `named`, the ids of its tasks; `attempts`; and `expected`, the takes by which the
 -- stream holds them.
 -- in: field
--- out: named, attempts, meant, chunk
+-- out: named, attempts, expected, chunk
 local chunk = call('HGET', S, field)
 if not chunk then
 --#include flush
@@ -20,4 +20,4 @@ local function numbers_of(words)
   for n = 2, count == 1 and #named or 0 do numbers[n] = words end
   return numbers
 end
-local attempts, meant = numbers_of(by_attempts), numbers_of(by_takes)
+local attempts, expected = numbers_of(by_attempts), numbers_of(by_takes)

@@ -9,5 +9,5 @@ local due = task.ttr and now + task.ttr
 if task.ttl then task.created = unpack_struct('>I7', task.value, 2) end
 --#end
 --#move take r
---#include facts
+--#include encode_facts
 local stored = task.value

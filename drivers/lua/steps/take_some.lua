@@ -48,7 +48,7 @@ local untaken = loose == 0  --#if LIST
 ids, stuck, popped = pop_some(limit)
 if stuck and #ids == 0 then
 --#include flush
-  return redis.error_reply('AGAIN there is more to do first')
+  return redis.error_reply('AGAIN call again')
 end
 --#if STREAM_TAKE
 if room < math.huge then

@@ -3,10 +3,10 @@ if replayed then
 --#slow
   local tasks = {}
   for id in string.gmatch(replayed, '%d+') do
-    tasks[#tasks + 1] = held_one(id, this_take)
+    tasks[#tasks + 1] = find_held(id, this_take)
     if tasks[#tasks] then tasks[#tasks].due = due_of(tasks[#tasks].id) end  --#if TIMED
   end
   -- Report that there may be more.
-  if #tasks > 0 then return shown_all(tasks, true) end
+  if #tasks > 0 then return encode_tasks(tasks, true) end
 --#fast
 end

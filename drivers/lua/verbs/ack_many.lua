@@ -3,8 +3,8 @@
 -- reply  for each task '1' if it is done, '0' if it was not held
 --#include begin
 if replayed then return replayed end
-local named, meant = {}, {}
-for n = 6, #ARGV, 2 do named[n / 2 - 2], meant[n / 2 - 2] = ARGV[n], ARGV[n + 1] end
+local named, expected = {}, {}
+for n = 6, #ARGV, 2 do named[n / 2 - 2], expected[n / 2 - 2] = ARGV[n], ARGV[n + 1] end
 --#include ack_some
 local answer = table.concat(done)
 --#done answer

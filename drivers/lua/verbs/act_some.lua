@@ -1,6 +1,6 @@
 -- Change the tasks of a selection that are unchanged since a caller has seen them.
 -- ARGV  6 the change: kick, release, bury, delete or cancel, 7, 8 its arguments: for kick the new attempts and time to
---       live as `respawn` takes them, for bury and cancel the reason, for cancel the microseconds for which a taken
+--       live as `reset_kicked` takes them, for bury and cancel the reason, for cancel the microseconds for which a taken
 --       task is kept at least,
 --       9… for each task its id, 'c' and the moment of its put, its state, its attempts and the number of its take
 -- reply  for each task '1' if it was changed, '0' if not
@@ -14,12 +14,12 @@ for n = 9, #ARGV, 5 do
   if state == '-' then
 --#if KEEPS
 --#slow
-    changed = shown_done(ARGV[n], ARGV[n + 1])
+    changed = encode_done(ARGV[n], ARGV[n + 1])
     if changed then forget_done({ pack('>I6', ARGV[n]) }) end
 --#fast
 --#end
   else
-    task = find_meant(ARGV[n], ARGV[n + 1])
+    task = find_expected(ARGV[n], ARGV[n + 1])
     changed = task and task.state == state and task.attempts == ARGV[n + 3] + 0 and task.take == ARGV[n + 4] + 0
   end
   done[#done + 1] = changed and '1' or '0'
@@ -32,7 +32,7 @@ for n = 9, #ARGV, 5 do
 --#fast
   elseif task and act == 'kick' then
 --#slow
-    respawn(task, ARGV[7], ARGV[8])
+    reset_kicked(task, ARGV[7], ARGV[8])
 --#move kick
 --#fast
   elseif task and act == 'cancel' then
@@ -45,7 +45,7 @@ for n = 9, #ARGV, 5 do
   elseif task then
 --#slow
     task.reason = ARGV[7] ~= '' and ARGV[7]
-    if task.state == 't' then note_past(task, 1) end
+    if task.state == 't' then count_event(task, 1) end
 --#move bury
 --#fast
   end

@@ -12,14 +12,14 @@ if call('HGET', M, 'options') ~= ARGV[7] then
   call('HSET', M, 'listening', until_then .. ' ' .. ARGV[6], 'options', ARGV[7], 'capacity', ARGV[8])
 --#if LANE
   if ARGV[10] == '1' then
-    -- The next calls count the tasks of its lanes: see time.lua.
+    -- The next calls count the tasks of its lanes: see process_due.lua.
     soonest = 0
     call('UNLINK', M .. ':fill')
     call('HSET', M, 'recount', 0, 'soonest', 0)
   end
   local pacing = ARGV[9] == '' and '0 0 1 0 0' or ARGV[9]
   if pacing ~= (META.pacing or '0 0 1 0 0') then
-    -- The next calls apply it to the lanes: see time.lua.
+    -- The next calls apply it to the lanes: see process_due.lua.
     soonest = 0
     call('HSET', M, 'pacing', pacing, 'repace', 0, 'soonest', 0)
   end

@@ -20,10 +20,10 @@ for n = 3, #ARGV do
     expired[#expired + 1] = ARGV[n]
   end
 end
---#include recall
+--#include shorten_leases
 if ARGV[2] ~= '' then
   local ends = now + ARGV[1]
-  --#include heard
+  --#include set_listening
 end
 -- Remove expired known keys for up to a millisecond, while a quarter of the fields have some. The clock chooses the first
 -- cursor: HSCAN accepts a cursor that it did not return, and may then miss fields. The first record of a field expires

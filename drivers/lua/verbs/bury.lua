@@ -1,8 +1,8 @@
 -- Bury a task, in any state.
--- ARGV  6, 7, 8 as in any_task.lua and reply.lua, 9 the reason ('': none), 10 the new priority ('': unchanged)
+-- ARGV  6, 7, 8 as in find_any.lua and return_task.lua, 9 the reason ('': none), 10 the new priority ('': unchanged)
 -- reply  as for ack
 --#include begin
---#include any_task
+--#include find_any
 --#if PRI
 local pri = tonumber(ARGV[10] or '')
 -- If the rank fails for this priority, it must fail before the first write.
@@ -15,8 +15,8 @@ call('HDEL', M, '')
 if task.state ~= '!' then
   local due
   task.reason = ARGV[9] ~= '' and ARGV[9]
-  if task.state == 't' then note_past(task, 1) end
+  if task.state == 't' then count_event(task, 1) end
 --#move bury
 end
---#include outlived
---#include reply
+--#include expire
+--#include return_task

@@ -1,8 +1,8 @@
 -- End a task in any state as cancelled.
--- ARGV  6, 7 as in any_task.lua, 9 the reason ('': none), 10 microseconds for which a taken task is kept at least
+-- ARGV  6, 7 as in find_any.lua, 9 the reason ('': none), 10 microseconds for which a taken task is kept at least
 -- reply  the task as a kept done task; KEEP if a taken task must be kept, and the tube does not keep done tasks yet
 --#include begin
---#include any_task
+--#include find_any
 local taken = task.state == 't'
 --#if KEEPS
 if taken then task.keep_done = math.max(task.keep_done or 0, ARGV[10] + 0) end

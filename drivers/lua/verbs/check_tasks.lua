@@ -26,7 +26,7 @@ local function check_key(task)
 end
 --#if TIMED
 local function check_due(task)
-  local member, dead = pack('>I6', task.id), dead_of(task)
+  local member, dead = pack('>I6', task.id), ttl_end(task)
   local due = tonumber(call('ZSCORE', M .. ':due', member) or nil)
   local right = dead or nil
   if task.state == '~' then

@@ -3,14 +3,14 @@
 -- reply  as for ack; if the task was cancelled and is kept, the done task
 --#include begin
 --#if KEEPS
-if not replayed and not held_one(ARGV[6], ARGV[7]) then
+if not replayed and not find_held(ARGV[6], ARGV[7]) then
 --#slow
-  local kept = shown_done(ARGV[6], ARGV[9])
+  local kept = encode_done(ARGV[6], ARGV[9])
   if kept and sub(kept, 26, 26) == 'c' then return kept end
 --#fast
 end
 --#end
---#include held_task
+--#include find_held
 local due
 --#if TIMED
 task.due = due_of(task.id)
@@ -18,7 +18,7 @@ due = task.due
 local ends = task.ttr and now + task.ttr
 if due and ends and due < ends then
   due = ends
-  if task.ttl and dead_of(task) < ends then task.ttl = ends - task.created end  --#if ENDS_TAKEN
+  if task.ttl and ttl_end(task) < ends then task.ttl = ends - task.created end  --#if ENDS_TAKEN
 end
 --#end
 call('HDEL', M, '')
@@ -36,4 +36,4 @@ if ARGV[10] then
 end
 write(task)
 --#move touch t
---#include reply
+--#include return_task

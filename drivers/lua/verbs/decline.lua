@@ -3,7 +3,7 @@
 -- ARGV  6, 7, 8 as for ack, 9 microseconds until it is ready (0: at once)
 -- reply  as for ack
 --#include begin
---#include held_task
+--#include find_held
 local due
 return_token(task)  --#if RATED
 task.attempts = task.attempts - 1
@@ -18,5 +18,5 @@ end
 --#else
 --#move release t
 --#end
---#include outlived
---#include reply
+--#include expire
+--#include return_task

@@ -7,7 +7,7 @@ if replayed then return end
 local number = last and string.match(last, '^(%d+):') or ''
 if number > ARGV[6] then return end
 if number == ARGV[6] and #last > 24 then
-  local task, due = held_one(unpack_struct('>I8', last, 18), string.format('%d', number % TAKES))
+  local task, due = find_held(unpack_struct('>I8', last, 18), string.format('%d', number % TAKES))
   if task then
 --#include undo_take
   end

@@ -3,7 +3,7 @@
 -- reply  nothing, or {the number of taken tasks, the number of waiting callers} if the tube is in use
 --#include begin
 local others, waiting_there, over, most = 0, 0, {}, 1000
---#include waiting
+--#include list_waiting
 local known = table.remove(processes)
 for n = 1, #processes, 2 do
   local callers, watched = string.match(processes[n + 1], '^(%d+) .-(%d+)$')
@@ -25,7 +25,7 @@ end
 if ARGV[6] == '' and known > #processes / 2 then
   many('HDEL', M .. ':waiting', over)
 --#include flush
-  return redis.error_reply('AGAIN there is more to do first')
+  return redis.error_reply('AGAIN call again')
 end
 for _, name in ipairs(call('ZRANGE', M .. ':sealed', 0, -1)) do
   local chunks = call('HGET', M .. ':written:' .. name, 'chunks')

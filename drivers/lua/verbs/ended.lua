@@ -1,7 +1,7 @@
 -- List kept done tasks; the task that expires last comes first.
 -- ARGV  6 the maximum number, bounded, 7 the id of the task after which to begin ('': none), 8 its expiry ('': unknown),
 --       9 a filter
--- reply  {the id and the expiry after which to continue; '' twice: the end}, each task as `shown_done` or `filter_of`
+-- reply  {the id and the expiry after which to continue; '' twice: the end}, each task as `encode_done` or `filter_of`
 --       encodes it, and with a filter the id of the next put
 --#include begin
 --#include flush
@@ -14,14 +14,14 @@ if ARGV[7] and ARGV[7] ~= '' then
     moment = call('ZSCORE', M .. ':ended', id)
     if not moment or moment + 0 <= now then return redis.error_reply('NOTFOUND there is no such task') end
   end
-  last = ended_before(moment, id)
+  last = count_ended_before(moment, id)
 end
 local first = math.max(call('ZCOUNT', M .. ':ended', '-inf', now), last - ARGV[6])
 local some = last > first and call('ZRANGE', M .. ':ended', first, last - 1, 'WITHSCORES') or {}
 local found, size, accept = { '', '' }, 0, (ARGV[9] or '') ~= '' and filter_of(ARGV[9])
 for n = #some - 1, 1, -2 do
   local id = string.format('%.0f', unpack_struct('>I6', some[n]))
-  local kept = shown_done(id, '')
+  local kept = encode_done(id, '')
   size = size + (kept and #kept or 0)
   if kept and accept then kept = accept(done_task(id, kept), kept) end
   found[#found + 1] = kept

@@ -1,6 +1,6 @@
 -- Remove tasks that are unchanged since a caller read them, because they now live elsewhere: they are not kept, and
 -- their keys become free.
--- ARGV  6… for each task its id, its take or put as in any_task.lua, its state, and the SHA-1 of its data
+-- ARGV  6… for each task its id, its take or put as in find_any.lua, its state, and the SHA-1 of its data
 -- reply  for each task '1' if it was removed, '0' if not
 -- in: put_there?
 --#include begin
@@ -9,7 +9,7 @@ local first, final = 6, #ARGV
 first, final = 7, 6 + 4 * ARGV[6]  --#if RELAY
 local found, done = {}, {}
 for n = first, final, 4 do
-  local task = find_meant(ARGV[n], ARGV[n + 1])
+  local task = find_expected(ARGV[n], ARGV[n + 1])
   local same = task and task.state == ARGV[n + 2] and redis.sha1hex(sub(task.value, task.body)) == ARGV[n + 3]
   found[#done + 1] = same and task
   done[#done + 1] = same and '1' or '0'

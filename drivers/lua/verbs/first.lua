@@ -16,7 +16,7 @@ if not (META.paused and META.paused + 0 > now) then
 end
 --#end
 --#include flush
-if id == nil then return redis.error_reply('AGAIN there is more to do first') end
+if id == nil then return redis.error_reply('AGAIN call again') end
 if not id then return '' end
 id = string.format('%d', id)
 return (read(id, call('HGET', M .. ':tasks', id)).pri or 0) .. ' ' .. id

@@ -9,7 +9,7 @@ local page = ARGV[7] and { '0', { ARGV[7], '' } } or call('HSCAN', M .. ':lanes'
 local seen = { page[1] }
 for n = 1, #page[2], 2 do
   lane = page[2][n]
-  enter_pace(0)
+  read_pace(0)
   local number = lane_key and unpack_struct('>I5', lane_key)
   local ready = number and call('ZLEXCOUNT', M .. ':behind', '[' .. lane_key, '(' .. pack('>I5', number + 1)) or 0
   local interval, burst = lane_rate()

@@ -9,8 +9,8 @@ if ARGV[6] ~= '' then
   if lease and lease < math.huge then moment = math.max(moment, lease) end
   call('ZADD', M .. ':leases', moment, ARGV[2])
   --#include note_due
-elseif release_of(ARGV[2], SOME) > SOME or not forget(ARGV[2]) then
+elseif release_session(ARGV[2], SOME) > SOME or not remove_session(ARGV[2]) then
 --#include flush
-  return redis.error_reply('AGAIN there is more to do first')
+  return redis.error_reply('AGAIN call again')
 end
 --#include flush

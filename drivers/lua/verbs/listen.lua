@@ -4,6 +4,6 @@
 --#include begin
 call('HDEL', M, '')
 local ends = ARGV[6] ~= '' and now + ARGV[6] or 1e18
---#include heard
+--#include set_listening
 --#include flush
 return soonest or 0

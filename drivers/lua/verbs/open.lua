@@ -78,9 +78,9 @@ end
 local ends = ARGV[2] ~= '' and now + ARGV[2] or math.huge
 call('ZADD', M .. ':leases', 'GT', ends < math.huge and ends or '+inf', token)
 if ends < math.huge and ARGV[2] + 0 > (call('HGET', M, 'lease') or 0) + 0 then call('HSET', M, 'lease', ARGV[2]) end
---#include recall
+--#include shorten_leases
 local left = call('PTTL', M)
 if left > 0 then call('PEXPIRE', M .. ':leases', left) end
 if ends < (tonumber(about[5]) or math.huge) then call('HSET', M, 'soonest', ends) end
-local unheard = acl and not acl('PUBLISH', M .. ':events', '')
-return { about[3], about[4], tonumber(string.match(token, '%d+')), token, now, unheard and '1' or '', string.match(about[6] or '', ' (%x+)$') or '', about[7] and '1' or '', table.concat(lacks, ' ') }
+local cannot_publish = acl and not acl('PUBLISH', M .. ':events', '')
+return { about[3], about[4], tonumber(string.match(token, '%d+')), token, now, cannot_publish and '1' or '', string.match(about[6] or '', ' (%x+)$') or '', about[7] and '1' or '', table.concat(lacks, ' ') }

@@ -21,7 +21,7 @@ if asked or META.pacing then
     call('HSET', M, 'pacing', META.pacing)
   end
   lane = ARGV[6]
-  enter_pace(0)
+  read_pace(0)
   if asked then pace.noted = 1 end
   local ends = span and (span > 0 and now + span or 0)
   if ends and (ARGV[11] ~= '1' or ends >= pace.blocked) then pace.blocked, pace.reason = ends, ARGV[13] or '' end
@@ -33,8 +33,8 @@ if asked or META.pacing then
   if capacity then pace.capacity = capacity end
   if capacity and call('ZREM', M .. ':crowded', lane) == 1 then freed = true end
 --#end
-  rest_anew()
-  leave_pace()
+  update_cooldown()
+  write_pace()
 end
 --#done ''
 return

@@ -11,7 +11,7 @@ local needed, capacity, callers, process = 1, tonumber(ARGV[11]), ARGV[12] or ''
 local name = byte(ARGV[6]) % 128 >= 64 and (ARGV[10] or '') or 'nil'
 local lanes, more = { name }, { [name] = 1 }
 --#end
---#include room
+--#include check_room
 --#end
 --#include next_id
 --#flat

@@ -2,18 +2,18 @@
 -- ARGV  6 to 11 as for put_many, 12… words as there, and before the data its key ('': none), and 'keep', 'replace',
 --       'update' or 'raise'; for a task that is buried at once the reason instead of the key, and 'bury'
 -- reply  a list: the moment of the put in 7 bytes and the id of the first new task; then for each task '' if it is new,
---        the living task of its key as `shown` encodes it, or '?' and its id if the reply is too large, or the id of
+--        the living task of its key as `encode_task` encodes it, or '?' and its id if the reply is too large, or the id of
 --        the remembered task; nil if the tube is full; the error DUPLICATE names the existing task and the item,
 --        counted from 0
 --#include begin
-local shown_bytes = 0
+local encoded_bytes = 0
 -- Returns an existing task for the reply.
-local function shown_or_id(id)
-  if shown_bytes >= BYTES then return '?' .. id end
+local function encode_or_id(id)
+  if encoded_bytes >= BYTES then return '?' .. id end
   local task = find(id)
   if not task then return tonumber(id) end
-  local facts = shown(task)
-  shown_bytes = shown_bytes + #facts
+  local facts = encode_task(task)
+  encoded_bytes = encoded_bytes + #facts
   return facts
 end
 if replayed then
@@ -21,14 +21,14 @@ if replayed then
   local reply = { sub(replayed, 1, 7) .. string.match(replayed, '^%d+', 8) }
   for mark in string.gmatch(string.match(replayed, ';(.*)', 8), '[^,]+') do
     local id = string.match(mark, '%d+')
-    reply[#reply + 1] = id and shown_or_id(id) or ''
+    reply[#reply + 1] = id and encode_or_id(id) or ''
   end
   return reply
 --#fast
 end
 --#if AGAIN
 --#if KEEPS
-if not shown_done(ARGV[21], ARGV[22]) then return redis.error_reply('NOTFOUND there is no such task') end
+if not encode_done(ARGV[21], ARGV[22]) then return redis.error_reply('NOTFOUND there is no such task') end
 --#else
 if true then return redis.error_reply('NOTFOUND there is no such task') end
 --#end
@@ -99,7 +99,7 @@ end
 --#end
 --#if ROOM
 local capacity, callers, process = tonumber(ARGV[9]), ARGV[10] or '', ARGV[11]
---#include room
+--#include check_room
 --#end
 local reply, marks, updated = { created .. META.next }, {}, false
 META.next = id
@@ -127,7 +127,7 @@ for n = 1, size do
       updated = true
 --#fast
     end
-    reply[n + 1], marks[n] = lives and shown_or_id(found) or tonumber(found), found
+    reply[n + 1], marks[n] = lives and encode_or_id(found) or tonumber(found), found
   else
     reply[n + 1], marks[n] = '', 'n'
     local known = task.known
@@ -145,7 +145,7 @@ for n = 1, size do
 --#else
 --#move put new
 --#end
-    if task.name then enter_key(task.name, task.id, lives, known) end
+    if task.name then assign_key(task.name, task.id, lives, known) end
     if task.why then
 --#slow
       local why, due = task.why

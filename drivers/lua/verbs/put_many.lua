@@ -11,7 +11,7 @@ local size = tonumber(ARGV[6])
 --#if ROOM
 local needed, capacity, callers, process = size, tonumber(ARGV[9]), ARGV[10] or '', ARGV[11]
 --#unless LANE_ROOM
---#include room
+--#include check_room
 --#end
 --#end
 --#include put_words
@@ -29,7 +29,7 @@ while seen < size do
   end
   seen, here = seen + count, here + (own and 4 + 2 * count or 6 + count)
 end
---#include room
+--#include check_room
 --#end
 --#include next_id
 local created, id = pack('>I7', now), META.next + 0

@@ -4,7 +4,7 @@
 --       12 its data (absent: unchanged)
 -- reply  as for ack
 --#include begin
---#include held_task
+--#include find_held
 local due, delay, reason = nil, ARGV[9], ARGV[10]
 --#if PRI
 local pri = tonumber(ARGV[11] or '')
@@ -16,5 +16,5 @@ end
 --#end
 if ARGV[12] then task.value = sub(task.value, 1, task.body - 1) .. ARGV[12] end
 --#include release_one
---#include outlived
---#include reply
+--#include expire
+--#include return_task

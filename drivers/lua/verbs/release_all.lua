@@ -8,7 +8,7 @@ local ids = call('ZRANGE', M .. ':taken', 0, SOME - 1)
 release_for_all(ids)
 if all > #ids then
 --#include flush
-  return redis.error_reply('AGAIN there is more to do first')
+  return redis.error_reply('AGAIN call again')
 end
 --#done ''
 return

@@ -5,7 +5,7 @@
 if replayed then return replayed end
 local done, delay, reason = {}, ARGV[6], nil
 for n = 7, #ARGV, 2 do
-  local task, due = held_one(ARGV[n], ARGV[n + 1])
+  local task, due = find_held(ARGV[n], ARGV[n + 1])
   done[#done + 1] = task and '1' or '0'
   if task then
 --#include release_one

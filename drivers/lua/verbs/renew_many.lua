@@ -5,7 +5,7 @@
 if replayed then return replayed end
 local done = {}
 for n = 7, #ARGV, 2 do
-  local task = held_one(ARGV[n], ARGV[n + 1])
+  local task = find_held(ARGV[n], ARGV[n + 1])
   done[#done + 1] = task and '1' or '0'
   if task then
     local ends = now + ARGV[6]
@@ -14,7 +14,7 @@ for n = 7, #ARGV, 2 do
     if was and was < ends then
       local due = task.ttr and ends
 --#if ENDS_TAKEN
-      if task.ttl and dead_of(task) < ends then
+      if task.ttl and ttl_end(task) < ends then
         task.ttl = ends - task.created
         call('HDEL', M, '')
         write(task)

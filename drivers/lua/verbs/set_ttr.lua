@@ -2,7 +2,7 @@
 -- ARGV  6, 7, 8 as for ack, 9 microseconds ('': its own ttr), 10 '1': a task without a ttr gets this one
 -- reply  as for ack
 --#include begin
---#include held_task
+--#include find_held
 local due
 task.due = due_of(task.id)
 call('HDEL', M, '')
@@ -14,4 +14,4 @@ if task.ttr then
   due = now + (tonumber(ARGV[9]) or task.ttr)
 --#move touch t
 end
---#include reply
+--#include return_task

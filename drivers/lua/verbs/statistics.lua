@@ -1,5 +1,5 @@
 -- Count the tasks of a tube, its calls, and its waiters.
--- reply  {tasks, taken tasks, buried tasks, a list of counters of the meta hash, the waiters (see waiting.lua), the end
+-- reply  {tasks, taken tasks, buried tasks, a list of counters of the meta hash, the waiters (see list_waiting.lua), the end
 --        of a pause, the number of kept done tasks, if the tube keeps them}
 --#include begin
 --#include flush

@@ -6,7 +6,7 @@
 -- reply  the minimum number of remaining chunks, ' ', the number of done tasks
 --#include begin
 if replayed then return replayed end
---#include stream
+--#include check_stream
 local batch, first = ARGV[8], call('HGET', S, 'first')
 if first and first + 0 < batch + 0 and call('HEXISTS', S, first) == 1 then batch = first end
 local left, count = (call('HGET', S, batch) or 0) - 1, 0
@@ -24,7 +24,7 @@ if left >= 0 then
   for n = 1, #named do
     if done[n] == '1' then
       count = count + 1
-    elseif call('SREM', skipped, named[n] .. '.' .. meant[n]) == 0 then
+    elseif call('SREM', skipped, named[n] .. '.' .. expected[n]) == 0 then
       local task = find(named[n])
       if task and task.state == 'r' and task.attempts == attempts[n] - 1 then
 --#move delete r

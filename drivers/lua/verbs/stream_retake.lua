@@ -4,14 +4,14 @@
 --       attempt of each task that is taken again, and a task without further attempts is buried
 -- reply  the number of tasks that the chunk lost, ' ', the new record of the chunk; nil: the chunk does not exist
 --#include begin
---#include stream
+--#include check_stream
 if replayed then return replayed end
 local field = ARGV[8] .. '.' .. ARGV[9]
 --#include stream_chunk
 local ids, tries, takes, changed = {}, {}, {}, false
 local scores = all_of('ZMSCORE', M .. ':taken', named)
 for n = 1, #named do
-  local by, take = attempts[n], meant[n]
+  local by, take = attempts[n], expected[n]
   if scores[n] ~= string.format('%.0f', ARGV[1] * TAKES + take) then
     changed, by = true, false
     local before = attempts[n] - 1

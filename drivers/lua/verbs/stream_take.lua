@@ -1,9 +1,9 @@
 -- Take tasks for a stream, and record them. Their ttr does not run: the lease of the session replaces it.
 -- ARGV  6 the stream, 7 its epoch, 8 the batch, 9 the number of the chunk in it, 10 the maximum number of tasks; 0:
 --       only tasks that were taken before, 11 a size limit in bytes, or ''
--- reply  the record of the chunk, see stream.lua; nil if no task was taken. A second call for a chunk returns the same
+-- reply  the record of the chunk, see check_stream.lua; nil if no task was taken. A second call for a chunk returns the same
 --#include begin
---#include stream
+--#include check_stream
 local field = ARGV[8] .. '.' .. ARGV[9]
 local chunk = call('HGET', S, field)
 if chunk then

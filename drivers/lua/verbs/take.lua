@@ -1,12 +1,12 @@
 -- Take the next task.
 -- ARGV  6 how many callers in the process wait if no task can be taken ('': none), 7 the process
--- reply  the task as `shown` encodes it; if no task can be taken, the next due time (0: none)
+-- reply  the task as `encode_task` encodes it; if no task can be taken, the next due time (0: none)
 --#include begin
 local id
 if replayed then
 --#slow
-  local task = #replayed > 0 and held_one(unpack_struct('>I8', replayed), this_take)
-  if task then return shown_held(task) end
+  local task = #replayed > 0 and find_held(unpack_struct('>I8', replayed), this_take)
+  if task then return encode_held(task) end
   -- Take nothing: a waiter sends its next take itself, and this request may come from an abandoned connection.
   if (ARGV[6] or '') ~= '' then id = false end
 --#fast
@@ -16,7 +16,7 @@ if id == nil then
 --#if LIST
   if id == nil then
 --#include flush
-    return redis.error_reply('AGAIN there is more to do first')
+    return redis.error_reply('AGAIN call again')
   end
 --#end
 end
@@ -24,7 +24,7 @@ if not id then
   if (ARGV[6] or '') ~= '' then
 --#slow
     local watched = WATCHED
-    if not last then note_slot() end
+    if not last then store_slot() end
     call('HSET', M, ARGV[3], ARGV[4] .. ':', 'waiting', watched)
     call('HSET', M .. ':waiting', ARGV[7], string.format('%s %.0f', ARGV[6], watched))
 --#fast

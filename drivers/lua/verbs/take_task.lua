@@ -1,14 +1,14 @@
 -- Take one task, regardless of the order.
--- ARGV  6, 7 as in any_task.lua, 8 '', 9 microseconds ('': its own ttr)
--- reply  the task as `shown` encodes it; '' if it cannot be taken now
+-- ARGV  6, 7 as in find_any.lua, 8 '', 9 microseconds ('': its own ttr)
+-- reply  the task as `encode_task` encodes it; '' if it cannot be taken now
 --#include begin
 if replayed then
 --#slow
-  local task = #replayed > 0 and held_one(unpack_struct('>I8', replayed), this_take)
-  return task and shown_held(task) or ''
+  local task = #replayed > 0 and find_held(unpack_struct('>I8', replayed), this_take)
+  return task and encode_held(task) or ''
 --#fast
 end
-local task = find_meant(ARGV[6], ARGV[7])
+local task = find_expected(ARGV[6], ARGV[7])
 if not task then return redis.error_reply('NOTFOUND there is no such task') end
 local free = task.state == 'r' and not (META.paused and META.paused + 0 > now)
 free = free and tokens() > 0  --#if RATED
@@ -50,6 +50,6 @@ end
 --#end
 task.owner = ARGV[1]
 --#move take r
---#include facts
+--#include encode_facts
 --#done answer
 return answer .. task.value

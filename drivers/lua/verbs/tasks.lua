@@ -51,7 +51,7 @@ while n < last and #found <= most and looked < looks and size < BYTES do
     if (state == '' or (not score and byte(value, 1) % 4 == 0)) and may_be(value) then
       local task = read(there[at], value)
       if lane == '' or '=' .. (task.lane or 'nil') == lane then
-        if score then note_take(task, score + 0) end
+        if score then set_taken(task, score + 0) end
         task.due = due_of(task.id)  --#if TIMED
         found[#found + 1] = accept(task)
       end

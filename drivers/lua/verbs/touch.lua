@@ -2,12 +2,12 @@
 -- ARGV  6, 7, 8 as for ack, 9 microseconds
 -- reply  as for ack
 --#include begin
---#include held_task
+--#include find_held
 local more = tonumber(ARGV[9])
 task.due = due_of(task.id)
 if more > 0 then
 --#if TIMED
-  prolong(task, more)
+  extend_ttl(task, more)
   if task.ttr then task.ttr = math.min(task.ttr + more, LONGEST) end
 --#end
   call('HDEL', M, '')
@@ -15,4 +15,4 @@ if more > 0 then
   local due = task.due and math.min(task.due + more, now + LONGEST)
 --#move touch t
 end
---#include reply
+--#include return_task

@@ -4,7 +4,7 @@
 --#include begin
 call('HDEL', M, '')
 for n = 6, #ARGV, 2 do
-  local task = find_meant(ARGV[n], ARGV[n + 1])
+  local task = find_expected(ARGV[n], ARGV[n + 1])
   if task and not task.replaces and task.attempts == 0 and (task.state == 'r' or task.state == '~') then
     task.key_ttl = false
 --#move unput

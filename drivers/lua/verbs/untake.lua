@@ -5,7 +5,7 @@
 if replayed then return end
 local undone = false
 for n = 6, #ARGV, 2 do
-  local task, due = held_one(ARGV[n], ARGV[n + 1])
+  local task, due = find_held(ARGV[n], ARGV[n + 1])
   if task then
     undone = true
 --#include undo_take

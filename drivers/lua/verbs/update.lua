@@ -1,9 +1,9 @@
 -- Change a task in any state.
--- ARGV  6, 7 as in any_task.lua, 9 '1': set its data to ARGV[10], 11 its priority, 12 microseconds until it is ready,
+-- ARGV  6, 7 as in find_any.lua, 9 '1': set its data to ARGV[10], 11 its priority, 12 microseconds until it is ready,
 --       13 microseconds that it lives from now on ('': unchanged)
--- reply  the task as `shown` encodes it
+-- reply  the task as `encode_task` encodes it
 --#include begin
---#include any_task
+--#include find_any
 if (ARGV[12] ~= '' and task.state ~= 'r' and task.state ~= '~') or (ARGV[13] ~= '' and task.state == 't') then
   return redis.error_reply('STATE ' .. task.state)
 end
@@ -13,7 +13,7 @@ call('HDEL', M, '')
 local function change(task)
   if ARGV[9] ~= '' then task.value = sub(task.value, 1, task.body - 1) .. ARGV[10] end
   if ARGV[11] ~= '' then task.pri = ARGV[11] ~= '0' and tonumber(ARGV[11]) end  --#if PRI
-  if ARGV[13] ~= '' then live(task, ARGV[13]) end  --#if TIMED
+  if ARGV[13] ~= '' then set_ttl(task, ARGV[13]) end  --#if TIMED
   if task.state == 't' then write(task) end
 end
 local due = task.due
@@ -29,7 +29,7 @@ end
 --#else
 --#move update
 --#end
---#include outlived
-local reply = shown(task)
+--#include expire
+local reply = encode_task(task)
 --#done reply
 return reply

@@ -352,7 +352,7 @@ class Port(PortBase[F]):
 
     def look(self, *commands: bytes) -> Flow[list[Reply]]:
         """Return the replies to packed read-only commands, all run at one moment while the tube exists. For threads."""
-        *replies, tube = list_of((yield from self._reply_to(ScriptLook(commands, script("there"), self.shared.key))))
+        *replies, tube = list_of((yield from self._reply_to(ScriptLook(commands, script("describe"), self.shared.key))))
         if tube is None:
             raise self.refusal(ErrorReply("TUBEGONE there is no such tube"))
         return replies

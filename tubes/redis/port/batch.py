@@ -195,7 +195,7 @@ def _stage(port: Port[F], name: str, words: list[Word]) -> Flow[None]:
         if port.closed_error is not None:
             raise port.closed_error()
         part = _next_part(words, at)
-        reply = yield from port.ask_alone("stage", name, number, STAY, packed(part), parts=_upload_keys(name))
+        reply = yield from port.ask_alone("upload_words", name, number, STAY, packed(part), parts=_upload_keys(name))
         at, number = (0, 0) if reply.__class__ is ErrorReply else (at + len(part), number + 1)
 
 
@@ -208,7 +208,7 @@ def _discard_upload(port: Port[F], batch: Batch) -> None:
 
 def _remove(port: Port[F], name: str) -> Flow[None]:
     with suppress(TubesError):
-        yield from port.ask_alone("stage", name, "", parts=_upload_keys(name))
+        yield from port.ask_alone("upload_words", name, "", parts=_upload_keys(name))
 
 
 def take_many(port: Port[F], limit: int, span: int | None = None) -> Flow[list[F]]:

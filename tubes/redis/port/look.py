@@ -77,7 +77,7 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
         last, moment, *replies, bound = list_of(reply)
         scan.cursor, scan.ended = (last, moment), last == b""
     elif filters.key is not None:
-        _, *replies = list_of((yield from port.ask("looks", letter, only, encode_text(filters.key))))
+        _, *replies = list_of((yield from port.ask("peek_many", letter, only, encode_text(filters.key))))
         scan.ended = True
     elif state is State.TAKEN:
         if cursor is None:
@@ -87,7 +87,7 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
                 cursor = [id for id in cursor if id < scan.after]
         replies = []
         if cursor:
-            looked, *replies = list_of((yield from port.ask("looks", letter, only, "", *cursor[:most])))
+            looked, *replies = list_of((yield from port.ask("peek_many", letter, only, "", *cursor[:most])))
             del cursor[: number_of(looked)]
         scan.cursor, scan.ended = cursor, not cursor
     elif is_by_id(port._driver, state) or (filters.newest_first and state is State.READY and _is_by_id(port)):
@@ -102,7 +102,7 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
         scan.ended = not scan.cursor
     else:
         reply = yield from _ask_after(
-            port, scan, "listed", cursor or "", most, letter, after if cursor is None else "", "", "", "", only, back
+            port, scan, "by_state", cursor or "", most, letter, after if cursor is None else "", "", "", "", only, back
         )
         scan.cursor, *replies, bound = list_of(reply)
         scan.ended = not scan.cursor
@@ -134,7 +134,7 @@ def _taken_after(port: Port[F], id: int) -> Flow[list[int]]:
     cursor = b"0"
     while True:
         reply: Reply = yield ScriptCall(
-            script("ids"), port.shared.key, (cursor, _IDS_PER_CALL, "taken"), parts=("taken",)
+            script("scan_ids"), port.shared.key, (cursor, _IDS_PER_CALL, "taken"), parts=("taken",)
         )
         if type(reply) is ErrorReply:
             raise port.refusal(reply)
@@ -159,7 +159,7 @@ def parsed(port: Port[F], ids: list[int]) -> Flow[list[Parsed]]:
     found: list[Parsed] = []
     at = 0
     while at < len(ids):
-        seen, *replies = list_of((yield from port.ask("looks", "", "", "", *ids[at : at + _TASKS_PER_CALL])))
+        seen, *replies = list_of((yield from port.ask("peek_many", "", "", "", *ids[at : at + _TASKS_PER_CALL])))
         found += [task_codec.parse(bytes_of(reply)) for reply in replies]
         at += number_of(seen)
     return found

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 #: Scripts without the state machine: the same for all drivers.
 PLAIN: Final = frozenset(
-    {"open", "beat", "session", "mark", "ring", "names", "there", "living", "stage", "extent", "heads", "ids"}
+    {"open", "beat", "session", "wake", "wake_at_due", "upload_words", "extent", "task_headers", "scan_ids"}
+    | {"tube_names", "describe", "tube_drivers"}
     | {"write_stage", "write_keep", "write_seal", "write_done", "write_others", "write_clean", "stream_skip"}
     | {"check_meta", "overview", "stream_slots", "rate", "damage"}
 )
@@ -70,7 +71,7 @@ _CONSTANTS: Final = {
     **as_lua(),
 }
 #: Scripts that can read throttled lanes, in every tube with lanes.
-_READS_THROTTLED: Final = re.compile("pace|lanes|restart_rests|check_.*")
+_READS_THROTTLED: Final = re.compile("pace|lanes|restart_cooldowns|check_.*")
 #: Scripts that put.
 _PUTS: Final = frozenset({"put", "put_many", "put_keyed", "put_limited", "again"})
 #: Functions that assemble each script again, by SHA-1.

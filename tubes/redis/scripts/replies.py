@@ -70,16 +70,18 @@ MARKER: Final = _kinds(NoneType, list)
 
 #: Scripts by the types of their replies.
 _METHODS: Final[Mapping[frozenset[type], str]] = {
-    NOTHING: "alter damage disarm leave mark pace release_all resume stage stream_skip stream_slots truncate unput "
-    "untake",
-    NUMBER: "listen rate restart_rests ring tick trim_done write_clean write_done write_keep",
+    NOTHING: "alter damage disarm leave pace release_all resume stream_skip stream_slots truncate unput untake "
+    "upload_words wake",
+    NUMBER: "listen rate restart_cooldowns wake_at_due tick trim_done write_clean write_done write_keep",
     BYTES: "ack_many ack_with act_some bury cancel checkpoint decline delete delete_many evict first forget_key "
     "kick_task next pause peek relay release release_many renew_many set_ttr stream_ack stream_open take_task touch "
     "trial update write_stage",
     LIST: "beat check_end check_ids check_index check_lanes check_meta check_streams check_takes check_tasks "
-    "due ended ids lanes listed living looks open overview reasons statistics take_for take_many tasks",
+    "due ended lanes by_state open overview peek_many reasons scan_ids statistics take_for take_many tasks "
+    "tube_drivers",
     _kinds(NoneType, bytes): "put put_many stream_retake stream_take write_seal",
-    _kinds(NoneType, list): "again drop extent heads names put_keyed put_limited session there write_others",
+    _kinds(NoneType, list): "again drop extent put_keyed put_limited session task_headers describe tube_names "
+    "write_others",
     _kinds(NoneType, bytes, int): "oldest age",
     _kinds(bytes, int): "ack take",
 }

@@ -113,9 +113,9 @@ class SharedTube:
         """Restart timers that would fire late because the server's clock was set."""
         port = next(iter(self.ports), None)
         if port is not None and self.driver.lane is not None:
-            at = number_of((yield from port.ask("restart_rests", 0)))
+            at = number_of((yield from port.ask("restart_cooldowns", 0)))
             while at:
-                at = number_of((yield from port.ask("restart_rests", at)))
+                at = number_of((yield from port.ask("restart_cooldowns", at)))
         yield from self.tick()
         # Markers end the server's waits, which depend on its clock too.
         yield from self.wait_loop.mark()

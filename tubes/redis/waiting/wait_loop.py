@@ -313,7 +313,7 @@ class WaitLoop:
     def mark(self) -> Flow[None]:
         """Push a marker for each kind of waiters of this process."""
         for marker in self._queue.markers():
-            yield ScriptCall(script("mark"), self._key, (marker,), parts=(marker,))
+            yield ScriptCall(script("wake"), self._key, (marker,), parts=(marker,))
 
     def may_be_registered(self) -> bool:
         """Return True if the server may still count this process as waiting, although it has no waiters."""

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class WakeTimer:
     """Wakes the waiters on one tube when a task is due.
 
-    A server checks for expired waits only ten times a second. So at the due time the process asks the script `ring` for
-    a marker, which is pushed unless another process has looked since. If many processes wait for the same moment, the
-    first request wakes the longest waiter.
+    A server checks for expired waits only ten times a second. So at the due time the process asks the script
+    `wake_at_due` for a marker, which is pushed unless another process has looked since. If many processes wait for
+    the same moment, the first request wakes the longest waiter.
     """
 
     def __init__(self, store: Store, key: str) -> None:
@@ -67,7 +67,7 @@ class WakeTimer:
         store, due, marker = self._store, self._due, self._marker
         if number != self._number:
             return
-        remaining = yield ScriptCall(script("ring"), self._key, (marker, due), parts=(marker,))
+        remaining = yield ScriptCall(script("wake_at_due"), self._key, (marker, due), parts=(marker,))
         with self._lock:
             # The clocks differ slightly: try again.
             if remaining.__class__ is int and remaining > 0 and number == self._number:

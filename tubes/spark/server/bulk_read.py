@@ -222,7 +222,7 @@ class BulkReader:
         newest_first = part == "buried" and self._bulk.driver.signs[1] < 0
         cursor = b"0"
         while True:
-            cursor_reply, ids = list_of(self._call("ids", cursor, _IDS, part, parts=(part,)))
+            cursor_reply, ids = list_of(self._call("scan_ids", cursor, _IDS, part, parts=(part,)))
             for id in map(int, bytes_of(ids).split()):
                 yield _HIGHEST - id if newest_first else id
             cursor = bytes_of(cursor_reply)
@@ -272,7 +272,7 @@ class BulkReader:
         start = 0
         while start < len(ids):
             page = ids[start : start + _READS]
-            reply = self._call("heads", *args, *page, parts=parts)
+            reply = self._call("task_headers", *args, *page, parts=parts)
             if reply is None:
                 raise TubeNotFound(name=self._bulk.name)
             first, *replies = list_of(reply)

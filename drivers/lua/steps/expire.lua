@@ -1,7 +1,7 @@
 -- A task that was released, or whose ttl was shortened, may have expired: end it before the reply.
 -- in: task
 --#if TIMED
-if (task.state == 'r' or task.state == '!') and task.ttl and dead_of(task) <= now then
+if (task.state == 'r' or task.state == '!') and task.ttl and ttl_end(task) <= now then
 --#slow
 --#move ttl
 --#fast

@@ -6,10 +6,10 @@ call('HDEL', M, '')
 local page = META.pacing and call('HSCAN', M .. ':lanes', ARGV[6], 'COUNT', 50) or { '0', {} }
 for n = 1, #page[2], 2 do
   lane = page[2][n]
-  enter_pace(0)
+  read_pace(0)
   if pace.at > now then
-    rest_anew()
-    leave_pace()
+    update_cooldown()
+    write_pace()
   end
 end
 --#include flush

@@ -10,7 +10,7 @@ if longest then
     if soonest and soonest + 0 > furthest then call('HSET', M, 'soonest', furthest) end
     if listening and string.match(listening, '^%S+') + 0 > furthest then
       local ends = furthest
-      --#include heard
+      --#include set_listening
     end
   end
 end

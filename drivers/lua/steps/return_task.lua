@@ -1,5 +1,5 @@
 -- Return the facts of `task`; ARGV 8 '1': without its data, which the caller has.
 -- in: task
-local reply = shown(task, ARGV[8] ~= '')
+local reply = encode_task(task, ARGV[8] ~= '')
 --#done reply
 return reply

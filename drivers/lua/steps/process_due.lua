@@ -10,16 +10,16 @@ if cursor then
   local page = call('HSCAN', M .. ':lanes', cursor, 'COUNT', SOME)
   for n = 1, #page[2], 2 do
     lane = page[2][n]
-    enter_pace(0)
-    rest_anew()
-    leave_pace()
+    read_pace(0)
+    update_cooldown()
+    write_pace()
   end
   if page[1] == '0' then
     call('HDEL', M, 'repace')
   else
     call('HSET', M, 'repace', page[1])
 --#include flush
-    return redis.error_reply('AGAIN there is more to do first')
+    return redis.error_reply('AGAIN call again')
   end
 end
 --#end
@@ -35,7 +35,7 @@ if counted then
   else
     call('HSET', M, 'recount', page[1])
 --#include flush
-    return redis.error_reply('AGAIN there is more to do first')
+    return redis.error_reply('AGAIN call again')
   end
 end
 --#end
@@ -43,22 +43,22 @@ now = 0
 --#if PACED
 -- The lane whose cooldown ends first, and when.
 local rested, over
-local function look_at_rests()
+local function read_first_cooldown()
   rested, over = unpack(call('ZRANGEBYSCORE', M .. ':rests', '-inf', present, 'WITHSCORES', 'LIMIT', 0, 1))
 end
-local function end_rests(until_then)
+local function end_cooldowns(until_then)
   -- The end of a run may have begun a rest that is over, too.
-  look_at_rests()
+  read_first_cooldown()
   while rested and left > 0 and over + 0 <= until_then do
     left = left - 1
     now = math.max(now, over)
     lane = rested
-    enter_pace(0)
-    rest_anew()
+    read_pace(0)
+    update_cooldown()
     -- Use the moment in the lane's record: an entry in ':rests' that differs from it would be found again and again.
     if pace.rest > 0 then call('ZADD', M .. ':rests', pace.rest, lane) else call('ZREM', M .. ':rests', lane) end
-    leave_pace()
-    look_at_rests()
+    write_pace()
+    read_first_cooldown()
   end
 end
 --#end
@@ -78,14 +78,14 @@ while left > 0 do
   local moment = ends and lease + 0 or tonumber(first[2] or nil)
   if not moment then break end
 --#if PACED
-  end_rests(moment)
+  end_cooldowns(moment)
   if left <= 0 then break end
 --#end
   now = math.max(now, moment)
   if ends then
-    left = left - release_of(token, left) - 1
+    left = left - release_session(token, left) - 1
     if left >= 0 then
-      if forget(token) then ended = ended + 1 else left = 0 end
+      if remove_session(token) then ended = ended + 1 else left = 0 end
     end
 --#if TIMED
   else
@@ -96,15 +96,15 @@ while left > 0 do
     if task and task.state == '~' then
 --#move delay
     elseif task and task.state == 't' then
-      local dead = dead_of(task)
-      note_past(task, 4)
+      local dead = ttl_end(task)
+      count_event(task, 4)
       if not ENDED_BY_TTL and is_last(task) then
         task.reason = 'max_attempts: ttr'
 --#move ttr_last t
 --#if BACKOFF
       elseif not ENDED_BY_TTL then
-        local span = rest_of(task)
-        prolong(task, span)
+        local span = backoff_delay(task)
+        extend_ttl(task, span)
         due = now + span
 --#move ttr_delayed t
 --#end
@@ -117,7 +117,7 @@ while left > 0 do
 --#end
   end
 end
-end_rests(present)  --#if PACED
+end_cooldowns(present)  --#if PACED
 now = present
 -- Ignore kinds of due times that this script does not process: they would be due forever.
 local task
@@ -140,7 +140,7 @@ META.soonest = soonest or false
 -- The caller repeats a put: the server does not check its memory in a script that has already written.
 if left <= 0 or PUTS then
 --#include flush
-  return redis.error_reply('AGAIN there is more to do first')
+  return redis.error_reply('AGAIN call again')
 end
 if call('HEXISTS', M, ARGV[2]) == 0 then
 --#include flush
