@@ -8,7 +8,7 @@ from tubes.errors import ConnectionLost, QueueClosed, ServerRefused, TubesError
 from tubes.redis.scripts.assembly import Script
 from tubes.redis.scripts.replies import ANY, ErrorReply, Reply
 from tubes.redis.transport import attempt
-from tubes.redis.transport.attempt import PATIENCE, UNSURE, Attempt, Step
+from tubes.redis.transport.attempt import PATIENCE, RESULTS, UNSURE, Attempt, PortStep, Step, port_step
 from tubes.redis.transport.script_call import Command, ScriptCall
 
 URL = "redis://here"
@@ -172,3 +172,46 @@ def test_plain_command_is_packed_once() -> None:
     state = Attempt(Command("key", "HDEL", "key", "field"), URL, 0.0)
     assert state.next(LOST, 0.0) is RECONNECT
     assert state.pack(moving=True) == b"*3\r\n$4\r\nHDEL\r\n$3\r\nkey\r\n$5\r\nfield\r\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "error_text", "step"),
+    [
+        *(("take", code, PortStep.RETURN) for code in sorted(RESULTS)),
+        ("drop", "TUBEGONE", PortStep.RAISE),
+        ("put", "SESSIONGONE", PortStep.RENEW),
+        ("tasks", "SESSIONGONE", PortStep.RENEW),
+        ("ack", "SESSIONGONE", PortStep.END),
+        ("leave", "SESSIONGONE", PortStep.END),
+        ("ack", "ALTERED", PortStep.RENEW),
+        ("put", "DAMAGED", PortStep.REPAIR),
+        ("put_keyed", "AGAIN", PortStep.TICK),
+        ("put_keyed", "DUE", PortStep.TICK),
+        ("put", "NOPERM this user may not run 'zadd' script: 0a", PortStep.MARK),
+        ("put", "NOPERM this user may not run 'evalsha'", PortStep.RAISE),
+        ("put", "TUBEGONE", PortStep.RAISE),
+        ("put", "OOM", PortStep.RAISE),
+    ],
+)
+def test_step_of_port(name: str, error_text: str, step: PortStep) -> None:
+    assert port_step(name, ErrorReply(error_text)) is step
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "step"),
+    [
+        ("drop", "TUBEGONE", PortStep.RETURN),
+        ("put", "TUBEGONE", PortStep.RAISE),
+        *((name, "SESSIONGONE", PortStep.RAISE_UNSURE) for name in ("put", "take", "ack", "next", "delete_many")),
+        ("release", "SESSIONGONE", PortStep.END),
+        ("tasks", "SESSIONGONE", PortStep.RENEW),
+        ("put", "ALTERED", PortStep.RENEW),
+    ],
+)
+def test_step_of_port_after_a_lost_reply(name: str, code: str, step: PortStep) -> None:
+    assert port_step(name, error(code), resent=True) is step
+
+
+def test_ended_lease_ends_the_call() -> None:
+    assert port_step("bury", error("SESSIONGONE")) is PortStep.RENEW
+    assert port_step("bury", error("SESSIONGONE"), leased=True) is PortStep.END

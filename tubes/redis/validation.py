@@ -41,8 +41,6 @@ _SCRIPT_FAILURE: Final = re.compile(
     r"WRONGTYPE |ERR (?!Unknown Redis command|ACL failure|The user executing the script can't)"
     r".*(user_script|Error running script)"
 )
-#: The error of a command that the user may not run, in a script that has run until there.
-_IN_SCRIPT: Final = re.compile(r"user_script|[Ss]cript:|in script|executing the script")
 #: Left-out names per warning, and remembered names.
 _LISTED, _REMEMBERED = 5, 10_000
 
@@ -64,11 +62,6 @@ def unreadable(what: str, error: Exception) -> Unreadable:
 def refusal(what: str, reply: ErrorReply, url: str) -> TubesError:
     """Return the exception for an error reply: a script that reads bad data fails halfway."""
     return Unreadable(what=what, why=with_source(reply)) if _SCRIPT_FAILURE.match(str(reply)) else error_of(reply, url)
-
-
-def is_refused_halfway(reply: ErrorReply) -> bool:
-    """Return True if the server has refused a command in the middle of a script, whose earlier writes stay."""
-    return reply.code == "NOPERM" and _IN_SCRIPT.search(str(reply)) is not None
 
 
 def _fields(stored: object) -> Facts:

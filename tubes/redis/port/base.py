@@ -3,10 +3,8 @@
 A method with one call uses `call`. A method with several calls is a flow (a generator that yields calls), which `run`
 or `change` runs. On an event loop these return an awaitable; the annotations name its result.
 
-A call uses the tube's options as the session knows them. If the session has expired (`SESSIONGONE`) or the tube was
-altered (`ALTERED`), the port opens the tube again and repeats the call. After an expired session two kinds of calls are
-not repeated: a call that was sent twice and may have been done raises `ConnectionLost`, and a call about a task that
-the session held (an ack, a release) has no effect.
+A call uses the tube's options as the session knows them. `transport/attempt.py` says what to do after an error reply,
+and `Port.settle` does it.
 
 A call that is interrupted or cancelled took full effect or none. A take whose caller is gone is undone by the call's
 `undo`, so `take` and `take_many` lose no task. A `next` in a thread is not undone: its session keeps the task.
@@ -32,7 +30,7 @@ from tubes.redis.options_version import LeaseSession, TubeSession
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.replies import list_of, number_of
 from tubes.redis.task_codec import Parsed, put_of
-from tubes.redis.transport.attempt import UNSURE
+from tubes.redis.transport.attempt import RESULTS, UNSURE, PortStep, port_step
 from tubes.redis.transport.script_call import AHEAD, SERVING, Flow, ScriptCall, ScriptLook
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of
 from tubes.values.lease import Lease
@@ -55,35 +53,8 @@ Words: TypeAlias = "tuple[Word, ...] | Callable[[OptionsVersion], tuple[Word, ..
 #: A function that turns the reply into a result, the arguments of the script, and the lease of the call, if any.
 Request: TypeAlias = tuple[Callable[[Reply], T], tuple[Word, ...], Lease | None]
 
-#: Error replies that the methods handle themselves.
-_HANDLED_ERRORS: Final = frozenset(
-    {"NOTTAKEN", "NOTFOUND", "DUPLICATE", "FULL", "LANEFULL", "STATE", "KEEP", "STAGEGONE", "FENCED", "ABORTED"}
-)
 #: Words per call of `undo`: two for each task.
 _UNDO_WORDS: Final = 100
-#: Scripts without effect after their session has ended.
-_HOLDER_SCRIPTS: Final = frozenset(
-    {
-        "ack",
-        "ack_many",
-        "ack_with",
-        "checkpoint",
-        "decline",
-        "release",
-        "release_many",
-        "renew_many",
-        "set_ttr",
-        "touch",
-        "untake",
-        "leave",
-    }
-)
-#: Scripts that may have been done before their session ended, if the call was sent twice.
-_UNREPEATABLE: Final = frozenset(
-    {"put", "put_many", "put_keyed", "put_limited", "again", "take", "take_many", "take_for", "take_task"}
-    | {"ack", "ack_many", "ack_with", "act_some", "kick_task", "bury", "cancel", "update"}
-    | {"delete", "delete_many"}
-)
 
 
 def change_method(flow: Callable[Concatenate[R, P], Flow[T]]) -> Callable[Concatenate[R, P], T]:
@@ -269,14 +240,7 @@ class Port(PortBase[F]):
                 raise
             call = ScriptCall(its_script, self.shared.key, args, session, now, undo, slot, parts=parts)
             reply: Reply = yield call
-            if type(reply) is not ErrorReply:
-                return reply
-            if reply.code == "DAMAGED":
-                yield from self.connection.repair(self.shared.name)
-                continue
-            if validation.is_refused_halfway(reply):
-                yield from self.mark_damaged()
-            if self.is_final(call, name, reply):
+            if type(reply) is not ErrorReply or (yield from self.settle(name, reply, session, resent=call.resent)):
                 return reply
 
     def mark_damaged(self) -> Flow[None]:
@@ -323,26 +287,25 @@ class Port(PortBase[F]):
         """Return the options for the next call; they hold unless the tube is altered meanwhile."""
         return (yield from self.open_session()).version
 
-    def is_final(self, call: ScriptCall, name: str, reply: ErrorReply) -> bool:
-        """Return True if an error is the result of the call; False if it has to be repeated.
+    def settle(self, name: str, reply: ErrorReply, session: TubeSession, *, resent: bool = False) -> Flow[bool]:
+        """Take the step after an error reply of a script; return True if the reply is its result.
 
-        A repeated call uses a new session or the new options. Raise the exception for any other error.
+        Return False if a new call has to be made, with a new session or the new options. Raise any other error.
         """
-        code = reply.code
-        if code in _HANDLED_ERRORS:
-            return True
-        if code == "SESSIONGONE":
-            self.lose(call.session)
-            if call.resent and name in _UNREPEATABLE:
-                raise ConnectionLost(url=self.url, why=UNSURE)
-            return name in _HOLDER_SCRIPTS or isinstance(call.session, LeaseSession)
-        if code == "ALTERED":
-            if self.session is not None and self.session.version is call.session.version:
-                self.session = None
-            return False
-        if code == "TUBEGONE" and name == "drop" and call.resent:
-            return True  # The tube was dropped, and only the reply was lost.
-        raise self.refusal(reply)
+        step = port_step(name, reply, resent=resent, leased=isinstance(session, LeaseSession))
+        if step in (PortStep.END, PortStep.RENEW, PortStep.RAISE_UNSURE):
+            self.lose(session)
+        elif step is PortStep.REPAIR:
+            yield from self.connection.repair(self.shared.name)
+        elif step is PortStep.TICK:
+            yield from self.ask("tick", slot="m")
+        elif step is PortStep.MARK:
+            yield from self.mark_damaged()
+        if step is PortStep.RAISE_UNSURE:
+            raise ConnectionLost(url=self.url, why=UNSURE)
+        if step in (PortStep.MARK, PortStep.RAISE):
+            raise self.refusal(reply)
+        return step in (PortStep.RETURN, PortStep.END)
 
     def ask_alone(self, name: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
         """Call a script that uses no session and is safe to repeat; return its reply like `ask`."""
@@ -359,7 +322,7 @@ class Port(PortBase[F]):
 
     def _reply_to(self, call: ScriptCall) -> Flow[Reply]:
         reply: Reply = yield call
-        if type(reply) is ErrorReply and reply.code not in _HANDLED_ERRORS:
+        if type(reply) is ErrorReply and reply.code not in RESULTS:
             raise self.refusal(reply)
         return reply
 
@@ -376,9 +339,9 @@ class Port(PortBase[F]):
         """Remove this port from its connection: the tube was dropped."""
         self.connection.forget(self.shared)
 
-    def lose(self, session: TubeSession | None) -> None:
+    def lose(self, session: TubeSession) -> None:
         """Forget a session that has ended or whose tube was altered: the next call opens the tube again."""
-        if self.session == session:
+        if self.session is not None and self.session.version is session.version:
             self.session = None
 
     def show(self, parsed: Parsed, known: bytes | None = None) -> F:

@@ -29,7 +29,6 @@ from tubes.redis.scripts.assembly import relaying
 from tubes.redis.scripts.msgpack_array import packed
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport import script_call
-from tubes.redis.transport.attempt import OTHER_WORK
 from tubes.redis.transport.script_call import SERVING, Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.values.batch import Batch, TasksById, mark_all_finished, tasks_by_id
@@ -381,7 +380,7 @@ def _relay(port: Port[F], target: Port, tasks: list[F], items: list[tuple[bytes,
         if type(reply) is not ErrorReply:
             return [entry != _UNCHANGED[0] for entry in bytes_of(reply)]
         if reply.code != _TARGET_ERROR:
-            port.is_final(call, "relay", reply)
+            yield from port.settle("relay", reply, own_session)
             continue
         refusal = ErrorReply(str(reply).partition(" ")[2])
         if refusal.code == "FULL":
@@ -392,12 +391,7 @@ def _relay(port: Port[F], target: Port, tasks: list[F], items: list[tuple[bytes,
             _, id, at = str(refusal).split()
             key: Any = items[int(at)][1]["key"]
             raise DuplicateKey(key=key, tube=target.shared.name, id=int(id), item=int(at))
-        if refusal.code in OTHER_WORK:
-            yield from target.ask("tick", slot="m")
-        elif refusal.code in ("SESSIONGONE", "ALTERED"):
-            target.lose(target_session)
-        else:
-            raise target.refusal(refusal)
+        yield from target.settle("put_keyed", refusal, target_session)
 
 
 def _change_many(

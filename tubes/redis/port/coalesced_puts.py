@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tubes.redis import task_codec, validation
+from tubes.redis import task_codec
 from tubes.redis.port import puts
 from tubes.redis.port.methods import TubePort
 from tubes.redis.port.puts import NEEDS_OTHER_SCRIPT
@@ -161,15 +161,9 @@ class LoopPort(TubePort[F]):
         reply = await future
         if type(reply) is bytes:
             return puts.show_put(self, reply, new, raw)
-        if type(reply) is ErrorReply:
-            if validation.is_refused_halfway(reply):
-                marked: Any = self.run(self.mark_damaged())
-                await marked
-                raise self.refusal(reply)
-            if reply.code in ("ALTERED", "SESSIONGONE"):
-                self.lose(session)
-            elif group.resent and reply.code != _FAILED:
-                raise self.refusal(reply)
+        if type(reply) is ErrorReply and reply.code != _FAILED:
+            settled: Any = self.run(self.settle("put", reply, session, resent=group.resent))
+            await settled
         # The call put nothing, perhaps because of another put in it.
         single: Any = self.run(puts.put_encoded(self, raw, options, waits=False))
         return await single  # type: ignore[no-any-return]

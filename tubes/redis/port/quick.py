@@ -13,12 +13,13 @@ from tubes.backend.port import mark_finished
 from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
 from tubes.errors import ServerRefused, TubesError
-from tubes.redis import task_codec, validation
+from tubes.redis import task_codec
 from tubes.redis.port import puts, takes
 from tubes.redis.port.base import PortConnection, Request, has_end_effects, lane_word
 from tubes.redis.port.methods import TubePort
 from tubes.redis.port.puts import NEEDS_OTHER_SCRIPT
 from tubes.redis.scripts.replies import BYTES, reply_types_of
+from tubes.redis.transport.attempt import is_refused_halfway
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
 from tubes.values.options import put_options
@@ -138,15 +139,13 @@ class ThreadPort(TubePort[F]):
         show, args, lease = request
         call = ScriptCall(session.version.script(name), self.shared.key, args, self.session_of(lease, session))
         reply = self._channel.call(call)
-        if type(reply) is ErrorReply:
-            self._mark_if_damaged(reply)
-            if reply.code == "DAMAGED" or not self.is_final(call, name, reply):
-                return super().call(name, request, changes=changes)
+        if type(reply) is ErrorReply and not self.run(self.settle(name, reply, call.session, resent=call.resent)):
+            return super().call(name, request, changes=changes)
         return show(reply)
 
     def _mark_if_damaged(self, reply: Reply) -> None:
         """Mark the tube and raise an error if the server has refused a command halfway in a script."""
-        if type(reply) is ErrorReply and validation.is_refused_halfway(reply):
+        if type(reply) is ErrorReply and is_refused_halfway(reply):
             self.run(self.mark_damaged())
             raise self.refusal(reply)
 

@@ -1,4 +1,4 @@
-"""What to do after each sending of a call, until its reply arrives.
+"""What to do after each sending of a call until its reply arrives, and with an error reply.
 
 How a call is sent: a channel packs the call (`Attempt.pack`), sends it, and passes the outcome to `Attempt.next`: the
 reply, or the error of the connection. The attempt returns the next step or raises the error of the call. It does no
@@ -11,15 +11,28 @@ I/O and reads no clock, so `ThreadChannel` and `LoopChannel` share it.
 | AGAIN | SEND: the script did other work first, and did not run the call |
 | DUE | TICK: a task or lane is due first; run the script `tick`, then send the call |
 | `PASSING`, such as LOADING or MOVED; a lost connection | RECONNECT: find the server, wait `pause` seconds, connect |
-| SESSIONGONE, ALTERED | DONE: the port opens the tube again and makes a new call |
 
 The call keeps its number, so it runs once however often it is sent (see `script_call.py`). It fails if no server
 replies within `PATIENCE` seconds, if the channel is closed, or if a server refuses the connection.
+
+The port of a tube takes the next step after an error reply (`port_step`):
+
+| error | next step |
+|---|---|
+| `RESULTS`, such as NOTTAKEN; TUBEGONE if a `drop` was sent twice | RETURN: the method turns it into its result |
+| SESSIONGONE, if only the ended session could do the call | END: return it; the next call opens the tube again |
+| SESSIONGONE, if the call was sent twice and may have run | RAISE_UNSURE |
+| any other SESSIONGONE; ALTERED | RENEW: open the tube again, and make a new call |
+| DAMAGED | REPAIR: repair the tube, and make a new call |
+| NOPERM in the middle of a script | MARK: mark the tube as damaged, and raise the error |
+| AGAIN, DUE from the target of a move | TICK: run the script `tick` there, and make a new call |
+| any other error | RAISE |
 """
 
 from __future__ import annotations
 
-from enum import Enum, auto
+import re
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from tubes.backend.retry import RetryPolicy
@@ -37,26 +50,62 @@ RETRY: Final = RetryPolicy((0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8))
 PASSING: Final = frozenset({"LOADING", "BUSY", "READONLY", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
 #: Errors after which the same address may lead to another server.
 OTHER_SERVER: Final = frozenset({"READONLY", "MASTERDOWN"})
-#: Errors of a script that did not run the call because other work comes first.
-OTHER_WORK: Final = frozenset({"AGAIN", "DUE"})
+#: Errors that a method turns into its result.
+RESULTS: Final = frozenset(
+    {"NOTTAKEN", "NOTFOUND", "DUPLICATE", "FULL", "LANEFULL", "STATE", "KEEP", "STAGEGONE", "FENCED", "ABORTED"}
+)
 #: Errors after which the call has certainly not run. Any other error may come from a proxy.
 CERTAIN: Final = frozenset({"SESSIONGONE", "ALTERED", "TUBEGONE", "OOM", "NOPERM", "MISCONF", "NOREPLICAS", "NOTTAKEN"})
 #: The text of the error for a call whose reply was lost and whose session has ended.
 UNSURE: Final = "the session has ended since, so the call may or may not have been done"
+# Scripts without effect after their session has ended.
+_HOLDER_SCRIPTS: Final = frozenset(
+    {"ack", "ack_many", "ack_with", "checkpoint", "decline", "release", "release_many", "renew_many", "set_ttr"}
+    | {"touch", "untake", "leave"}
+)
+# Scripts that may have run before their session ended, if the call was sent twice.
+_UNREPEATABLE: Final = frozenset(
+    {"put", "put_many", "put_keyed", "put_limited", "again", "take", "take_many", "take_for", "take_task", "next"}
+    | {"ack", "ack_many", "ack_with", "act_some", "kick_task", "bury", "cancel", "update", "delete", "delete_many"}
+)
+# The error of a command that the user may not run, in a script that has run until there.
+_IN_SCRIPT: Final = re.compile(r"user_script|[Ss]cript:|in script|executing the script")
 # `tick` errors to ignore: the call that is sent again gets them too, or no longer.
 _IGNORED_TICK_ERRORS: Final = frozenset({"AGAIN", "SESSIONGONE", "ALTERED", "TUBEGONE"})
 # Added to the error if a server refuses the connection on which a call would be sent again.
 _REFUSED_RETRY: Final = "the call may or may not have been done before"
 
 
-class Step(Enum):
-    """What a channel does next."""
+#: What a channel does next.
+Step = Enum("Step", "DONE SEND SEND_TEXT TICK RECONNECT")
+#: What a port does after an error reply.
+PortStep = Enum("PortStep", "RETURN END RENEW REPAIR MARK TICK RAISE RAISE_UNSURE")
+_PORT_STEPS: Final = {
+    "SESSIONGONE": PortStep.RENEW,
+    "ALTERED": PortStep.RENEW,
+    "DAMAGED": PortStep.REPAIR,
+    "AGAIN": PortStep.TICK,
+    "DUE": PortStep.TICK,
+}
 
-    DONE = auto()
-    SEND = auto()
-    SEND_TEXT = auto()
-    TICK = auto()
-    RECONNECT = auto()
+
+def port_step(name: str, reply: ErrorReply, *, resent: bool = False, leased: bool = False) -> PortStep:
+    """Return the step of a port after an error reply of a script. `leased`: it was called with another's session."""
+    code = reply.code
+    if code in RESULTS or (code == "TUBEGONE" and name == "drop" and resent):
+        return PortStep.RETURN
+    if code == "SESSIONGONE" and resent and name in _UNREPEATABLE:
+        return PortStep.RAISE_UNSURE
+    if code == "SESSIONGONE" and (leased or name in _HOLDER_SCRIPTS):
+        return PortStep.END
+    if is_refused_halfway(reply):
+        return PortStep.MARK
+    return _PORT_STEPS.get(code, PortStep.RAISE)
+
+
+def is_refused_halfway(reply: ErrorReply) -> bool:
+    """Return True if the server has refused a command in the middle of a script, whose earlier writes stay."""
+    return reply.code == "NOPERM" and _IN_SCRIPT.search(str(reply)) is not None
 
 
 class Attempt:
