@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from tubes.drivers.timers import NEVER
 from tubes.durable import rows
 from tubes.durable.engine import ACK, PUT, TAKE
+from tubes.errors import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from tubes.drivers.entry import Entry, Hold
     from tubes.durable.database import Database
@@ -78,9 +78,7 @@ def read_engine(
         engine.pause.end()
 
 
-def _count(
-    engine: JournaledEngine, database: Database, facts: dict[str, Any], epoch: int, ids: tuple[int, int]
-) -> None:
+def _count(engine: JournaledEngine, database: Database, facts: Facts, epoch: int, ids: tuple[int, int]) -> None:
     """Restore the counters: the values in the facts, and the moves of the last epoch."""
     rows.read_uses(engine, facts["uses"])
     most: int | None = database.execute("SELECT max(key) FROM tasks WHERE key BETWEEN ? AND ?", ids).fetchone()[0]

@@ -15,7 +15,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import INTERVAL_FROM
 from tubes.drivers.rate_limits import Start
 from tubes.drivers.timers import NEVER
-from tubes.errors import DriverNotFound, TubesError, excerpt
+from tubes.errors import DriverNotFound, Facts, TubesError, excerpt
 
 if TYPE_CHECKING:
     from tubes.drivers.rate_limits import RateLimit
@@ -274,9 +274,9 @@ def facts_text(engine: JournaledEngine, now: int) -> str:
     )
 
 
-def read_facts(text: str) -> dict[str, Any]:
+def read_facts(text: str) -> Facts:
     """Parse the result of `facts_text`."""
-    facts: dict[str, Any] = json.loads(text)
+    facts: Facts = json.loads(text)
     uses = facts["uses"].values()
     numbers = [facts[name] for name in ("born", "next_id", "next_take", "rows", "number", "now")]
     pause = facts["pause"]

@@ -11,7 +11,7 @@ from tubes.backend.waiters import PENDING
 from tubes.drivers.entry import Entry
 from tubes.drivers.many import put_many
 from tubes.drivers.options import MAX_PRI, MAX_SECONDS, SECOND, UNITS
-from tubes.errors import TaskNotTaken
+from tubes.errors import Facts, TaskNotTaken
 from tubes.values.batch import Batch
 from tubes.values.codecs import encode
 from tubes.values.lease import NO_TAKE, Lease
@@ -101,7 +101,7 @@ class Port(PortBase[F]):
         shared = self.shared
         engine = self._engine
         lock = self._lock
-        checked: dict[str, Any] | None = None
+        checked: Facts | None = None
         if utube is None and self._driver.lane is not None:
             self.check_lane(options)
         # Whole numbers and lanes are checked here. All other options go through `check_put`.

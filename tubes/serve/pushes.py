@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from typing_extensions import override
 
@@ -17,7 +17,7 @@ from tubes.errors import InvalidOption
 from tubes.push import Sender, Webhook
 from tubes.serve.namespaces import NO_NAMESPACE
 from tubes.values.codecs import JsonCodec
-from tubes.worker import Worker
+from tubes.worker import Summary, Worker
 
 _log: Final = logging.getLogger("tubes.serve")
 
@@ -109,6 +109,6 @@ async def run_worker(worker: Worker) -> AsyncGenerator[None]:
         await asyncio.wait([run])
 
 
-def _log_failure(run: asyncio.Future[Any]) -> None:
+def _log_failure(run: asyncio.Task[Summary]) -> None:
     if not run.cancelled() and run.exception() is not None:
         _log.error("the worker stopped: tasks are not posted", exc_info=run.exception())
