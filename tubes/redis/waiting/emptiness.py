@@ -59,9 +59,8 @@ class Emptiness:
         """Add a waiting caller."""
         store = self._tube.store
         with self._lock:
-            if (
-                closed := waiter.owner.closed_error
-            ) is not None:  # After this check, closing the port finds the waiter.
+            closed = waiter.owner.closed_error  # After this check, closing the port finds the waiter.
+            if closed is not None:
                 raise closed()
             self._waiters[waiter] = None
             if isinstance(waiter.request, TaskEnd):
@@ -109,8 +108,7 @@ class Emptiness:
         id, state, _, is_kept, *_ = event
         if self._waiters and state in _ENDED:
             for waiter in self._waiters_for([id]):
-                port = waiter.owner
-                result: object = port.show(event) if is_kept else True
+                result: object = waiter.owner.show(event) if is_kept else True
                 self.dismiss([waiter], lambda result=result: result)  # type: ignore[misc]
             self._ended += 1
             if self._ended >= self._target:

@@ -261,7 +261,7 @@ class WaitLoop:
             queue.arriving.discard(waiter)
         # A put into a full lane does not hold up others.
         if not self._start() and (is_first or (waiter.request is not None and "lane_capacity" in self._tube.options)):
-            self.push_markers()
+            self._store.later(self.mark)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Remove a waiter; return its result, or None if it has none yet. `undo`: give the result back."""
@@ -304,14 +304,10 @@ class WaitLoop:
     def _retry_puts(self) -> None:
         """Send the waiting puts again after a waiter has left: the next one may need less room."""
         if self._queue.put_waiters:
-            self.push_markers()
-
-    def push_markers(self) -> None:
-        """Push markers for the waiters, so that the thread looks again."""
-        self._store.later(self.mark)
+            self._store.later(self.mark)
 
     def mark(self) -> Flow[None]:
-        """Push a marker for each kind of waiters of this process."""
+        """Push a marker for each kind of waiters of this process, so that the thread looks again."""
         for marker in self._queue.markers():
             yield ScriptCall(script("wake"), self._key, (marker,), parts=(marker,))
 
