@@ -33,7 +33,7 @@ from tubes.redis.transport.script_call import SERVING, Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.values.batch import Batch, TasksById, mark_all_finished, tasks_by_id
 from tubes.values.lease import Lease
-from tubes.values.task import F
+from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -307,11 +307,16 @@ def evict(port: Port[F], tasks: list[F]) -> Flow[list[bool]]:
     for first in range(0, len(tasks), size):
         words: list[Word] = []
         for task in tasks[first : first + size]:
-            digest = sha1(task._record.data, usedforsecurity=False).hexdigest()
-            words += task.id, identity_of(task, by_put=True), task._state.value, digest
+            words += _words_of_unchanged(task)
         reply = yield from port.ask("evict", *words)
         done += (entry != _UNCHANGED[0] for entry in bytes_of(reply))
     return done
+
+
+def _words_of_unchanged(task: TaskView) -> tuple[Word, ...]:
+    """Return the four arguments by which a script recognizes a task that has not changed since it was read."""
+    digest = sha1(task._record.data, usedforsecurity=False).hexdigest()
+    return task.id, identity_of(task, by_put=True), task._state.value, digest
 
 
 def change_seen(port: Port[F], act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> Flow[list[bool]]:
@@ -363,8 +368,7 @@ def _relay(port: Port[F], target: Port, tasks: list[F], items: list[tuple[bytes,
         if count and size > BYTES:
             break
         count += 1
-        digest = sha1(task._record.data, usedforsecurity=False).hexdigest()
-        sources += task.id, identity_of(task, by_put=True), task._state.value, digest
+        sources += _words_of_unchanged(task)
     yield from puts.require_keep_done(target, *(options for _, options in items))
     while True:
         own_session, target_session = (yield from port.open_session()), (yield from target.open_session())

@@ -78,9 +78,7 @@ def decline(port: Port[F], task: object, delay: Seconds) -> F:
 
 def delay_word(port: Port[F], delay: Seconds | None) -> int | str:
     """Return the delay of a released task as an argument of scripts."""
-    if delay is not None:
-        return micros("delay", delay)
-    return "backoff"
+    return "backoff" if delay is None else micros("delay", delay)
 
 
 def touch(port: Port[F], task: object, seconds: Seconds) -> F:
@@ -101,9 +99,7 @@ def set_ttr(port: Port[F], task: object, span: int | None) -> F:
 def checkpoint(port: Port[F], task: object, changes: Mapping[str, str]) -> F:
     """Store facts in the context of a held task, and renew it."""
     facts = [encode_text(word) for pair in reserved_names(changes).items() for word in pair]
-    put = ""
-    if isinstance(task, TaskView):
-        put = task_codec.put_of(task)  # pyright: ignore[reportUnknownArgumentType]
+    put = task_codec.put_of(task) if isinstance(task, TaskView) else ""  # pyright: ignore[reportUnknownArgumentType]
     show_task, words, lease = port.request(task, put, *facts)  # pyright: ignore[reportUnknownArgumentType]
 
     def show(reply: Reply) -> F:
@@ -171,12 +167,8 @@ def update(port: Port[F], task: object, changes: Options) -> F:
 
 def kick_task(port: Port[F], task: object, attempts: int | None, ttl: Seconds | None) -> F:
     """Make one buried task ready."""
-    return port.call("kick_task", port.request(task, *_kick_words(port, attempts, ttl), looks=True))
-
-
-def _kick_words(port: Port[F], attempts: int | None, ttl: Seconds | None) -> tuple[int | str, ...]:
-    most, span = port._driver.check_kick(attempts, ttl)
-    return "" if most is None else most, "" if span is None else span
+    limits = ("" if limit is None else limit for limit in port._driver.check_kick(attempts, ttl))
+    return port.call("kick_task", port.request(task, *limits, looks=True))
 
 
 def letters_of(states: tuple[State, ...]) -> str:

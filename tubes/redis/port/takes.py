@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tubes.backend.port import mark_finished
 from tubes.errors import TaskNotTaken
@@ -12,9 +12,6 @@ from tubes.redis.port.base import Port
 from tubes.redis.scripts.replies import bytes_of
 from tubes.redis.transport.script_call import Flow
 from tubes.values.task import F, log_lost_take
-
-if TYPE_CHECKING:
-    pass
 
 #: The first byte of a reply of `next` if the acked task was not held.
 _NOT_HELD: Final = b"0"[0]
