@@ -135,7 +135,7 @@ end
 -- or only its header if `bare`: then the caller has the data.
 local function encode_facts(task)
   --#include encode_facts
-  return answer
+  return result
 end
 
 local function encode_task(task, bare)

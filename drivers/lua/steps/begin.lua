@@ -13,7 +13,7 @@ other = other or META.pacing  --#unless PACES
 --#end
 if other then
   -- A repeated call still gets its first reply.
-  if sub(META.answer or '', 1, 16) ~= ARGV[4] then
+  if sub(META.stored_reply or '', 1, 16) ~= ARGV[4] then
     return redis.error_reply('ALTERED the options are outdated')
   end
 end
@@ -30,7 +30,7 @@ if soonest and now >= soonest then
 end
 -- Call numbers have 16 digits and increase in each slot. A number below the last one belongs to a request that its
 -- own retry has overtaken. The field is NUMBER:REPLY, so fields sort by number.
-local replayed, last = false, META.answer
+local replayed, last = false, META.stored_reply
 if last and last >= ARGV[4] then
 --#slow
   -- Ignore a value that no script has written.

@@ -6,4 +6,4 @@ if not last then
   store_slot()
 --#fast
 end
-call('HSET', M, ARGV[3], ARGV[4] .. ':' .. ANSWER, COUNTED)
+call('HSET', M, ARGV[3], ARGV[4] .. ':' .. RESULT, COUNTED)

@@ -6,6 +6,6 @@ if #tasks == 0 then
   return {}
 end
 local reply = encode_tasks(tasks, stuck)
-local answer = reply[1]
---#done answer
+local result = reply[1]
+--#done result
 return reply

@@ -1,6 +1,6 @@
 -- Take the task `id`, which pop.lua has popped. Leaves its facts, and its value as `stored`.
 -- in: id
--- out: answer, stored
+-- out: result, stored
 --#flat
 task.id, task.value, task.attempts, task.owner = id, call('HGET', M .. ':tasks', id), 0, ARGV[1]
 --#include read_task

@@ -6,6 +6,6 @@ if replayed then return replayed end
 local named, expected = {}, {}
 for n = 6, #ARGV, 2 do named[n / 2 - 2], expected[n / 2 - 2] = ARGV[n], ARGV[n + 1] end
 --#include ack_some
-local answer = table.concat(done)
---#done answer
-return answer
+local result = table.concat(done)
+--#done result
+return result

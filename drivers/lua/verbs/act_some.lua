@@ -55,6 +55,6 @@ if #held > 0 then
   release_for_all(held)
 --#fast
 end
-local answer = table.concat(done)
---#done answer
-return answer
+local result = table.concat(done)
+--#done result
+return result

@@ -21,6 +21,6 @@ for n = 7, #ARGV, 2 do
 --#move delete
   end
 end
-local answer = table.concat(done)
---#done answer
-return answer
+local result = table.concat(done)
+--#done result
+return result

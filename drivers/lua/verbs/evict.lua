@@ -28,6 +28,6 @@ for n = 1, #done do
 --#move delete
   end
 end
-local answer = table.concat(done)
---#done answer
-return answer
+local result = table.concat(done)
+--#done result
+return result

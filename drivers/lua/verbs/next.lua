@@ -32,6 +32,6 @@ if not id then
   return done
 end
 --#include take_popped
-answer = done .. answer
---#done answer
-return answer .. stored
+result = done .. result
+--#done result
+return result .. stored

@@ -10,6 +10,6 @@ if (ARGV[6] or '') ~= '' then
   --#include note_due
 end
 call('HSET', M, 'paused', moment)
-local answer = string.format('%.0f', moment)
---#done answer
-return answer
+local result = string.format('%.0f', moment)
+--#done result
+return result

@@ -16,7 +16,7 @@ local lanes, more = { name }, { [name] = 1 }
 --#include next_id
 --#flat
 local created = pack('>I7', now)
-local answer = created .. META.next
+local result = created .. META.next
 task.id, task.value, task.attempts = META.next, ARGV[6] .. created .. ARGV[7], 0
 task.created = now  --#if TIMED|RANK
 task.pri = tonumber(ARGV[9])  --#if PRI
@@ -42,5 +42,5 @@ end
 --#move put new
 --#end
 if callers ~= '' then call('HDEL', M .. ':waiting', process .. ':room') end  --#if ROOM
---#done answer
-return answer
+--#done result
+return result

@@ -38,7 +38,7 @@ local size = tonumber(ARGV[6])
 --#include next_id
 local created, first = pack('>I7', now), META.next + 0
 local id = first
-local answer = created .. META.next .. ';'
+local result = created .. META.next .. ';'
 -- Decide about each task before the first put.
 local all, needed, made = {}, 0, {}
 --#if LANE_ROOM
@@ -165,6 +165,6 @@ if META.next == first and ARGV[7] == '' and not updated then
   return reply
 --#fast
 end
-answer = answer .. table.concat(marks, ',')
---#done answer
+result = result .. table.concat(marks, ',')
+--#done result
 return reply

@@ -33,7 +33,7 @@ end
 --#end
 --#include next_id
 local created, id = pack('>I7', now), META.next + 0
-local answer = created .. META.next
+local result = created .. META.next
 --#if PACED
 --#include put_each
 --#else
@@ -111,5 +111,5 @@ end
 --#end
 if ARGV[7] ~= '' then call('UNLINK', M .. ':staged:' .. ARGV[7]) end
 if callers ~= '' then call('HDEL', M .. ':waiting', process .. ':room') end  --#if ROOM
---#done answer
-return answer
+--#done result
+return result

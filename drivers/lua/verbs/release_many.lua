@@ -11,6 +11,6 @@ for n = 7, #ARGV, 2 do
 --#include release_one
   end
 end
-local answer = table.concat(done)
---#done answer
-return answer
+local result = table.concat(done)
+--#done result
+return result

@@ -24,6 +24,6 @@ for n = 7, #ARGV, 2 do
     end
   end
 end
-local answer = table.concat(done)
---#done answer
-return answer
+local result = table.concat(done)
+--#done result
+return result

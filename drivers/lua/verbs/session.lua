@@ -30,12 +30,12 @@ if what == 'again' then call('HSET', S, 'caller:?', 1) end
 if ARGV[4] ~= '' then call('HSET', S, 'tube:' .. ARGV[4], 1) end
 local callers = 0
 local all = call('HGETALL', S)
-local answer = { 0 }
+local result = { 0 }
 for n = 1, #all, 2 do
   local kind, name = string.match(all[n], '^(%l+):(.*)')
-  if kind == 'tube' then answer[#answer + 1] = name elseif kind == 'caller' then callers = callers + 1 end
+  if kind == 'tube' then result[#result + 1] = name elseif kind == 'caller' then callers = callers + 1 end
 end
-answer[1] = callers
+result[1] = callers
 if callers <= 0 and what == 'leave' then
   call('DEL', S)
 elseif ARGV[2] == '' then
@@ -48,4 +48,4 @@ else
   call('HSET', S, 'ends', now + lease, 'lease', longest)
   call('PEXPIRE', S, math.ceil(lease / 1000) * 2 + 60000)
 end
-return answer
+return result

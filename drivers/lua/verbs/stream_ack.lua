@@ -34,6 +34,6 @@ if left >= 0 then
   end
   call('HDEL', S, field)
 end
-local answer = string.format('%d %d', math.max(left, 0) + (batch ~= ARGV[8] and 1 or 0), count)
---#done answer
-return answer
+local result = string.format('%d %d', math.max(left, 0) + (batch ~= ARGV[8] and 1 or 0), count)
+--#done result
+return result

@@ -15,6 +15,6 @@ local known = call('HMGET', S, 'epoch', 'first', 'last')
 local epoch = string.format('%.0f.%s', math.max(now, string.match(known[1] or '0', '%d+') + 1), ARGV[4])
 call('HSET', S, 'epoch', epoch)
 call('PEXPIRE', S, IDLE)
-local answer = epoch .. ' ' .. known[2] .. ' ' .. known[3] .. ' ' .. META.born
---#done answer
-return answer
+local result = epoch .. ' ' .. known[2] .. ' ' .. known[3] .. ' ' .. META.born
+--#done result
+return result

@@ -47,6 +47,6 @@ if not changed then
 end
 chunk = written(ids, tries, takes)
 call('HSET', S, field, chunk, ARGV[8] .. '.by', ARGV[1])
-local answer = string.format('%d ', #named - #ids) .. chunk
---#done answer
-return answer
+local result = string.format('%d ', #named - #ids) .. chunk
+--#done result
+return result

@@ -33,5 +33,5 @@ if not id then
   return soonest or 0
 end
 --#include take_popped
---#done answer
-return answer .. stored
+--#done result
+return result .. stored

@@ -8,8 +8,8 @@
 local limit, room, leased, bare = tonumber(ARGV[6]), BYTES, false, false
 --#include take_some
 if values then
-  local answer = table.concat(ids, ' ')
---#done answer
-  return { answer, table.concat(attempts, ' '), table.concat(due_times, ' '), stuck and '1' or '', this_take, values }
+  local result = table.concat(ids, ' ')
+--#done result
+  return { result, table.concat(attempts, ' '), table.concat(due_times, ' '), stuck and '1' or '', this_take, values }
 end
 --#include show_taken

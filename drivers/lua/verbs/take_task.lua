@@ -51,5 +51,5 @@ end
 task.owner = ARGV[1]
 --#move take r
 --#include encode_facts
---#done answer
-return answer .. task.value
+--#done result
+return result .. task.value

@@ -41,7 +41,7 @@ PLAIN: Final = frozenset(
     | {"check_meta", "overview", "stream_slots", "rate", "damage"}
 )
 #: Fields of the meta hash whose names are arguments of the call.
-_ARGUMENTS: Final = {"session": "ARGV[2]", "answer": "ARGV[3]"}
+_ARGUMENTS: Final = {"session": "ARGV[2]", "stored_reply": "ARGV[3]"}
 #: Fields that a script writes at its end if it changes them.
 _COUNTERS: Final = ("next", "takes", "acks")
 #: The score of a taken task: the number of its session times this, plus the number of its take.

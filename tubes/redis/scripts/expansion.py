@@ -59,7 +59,7 @@ def expand(lines: Iterable[Line], knobs: frozenset[str]) -> list[Line]:
             why, was = words
             kept += _row(why, was, _rows(why)[was], knobs, "moves")
         elif directive == "--#done":
-            kept += replace_words(expand(read("steps/done"), knobs), {"ANSWER": " ".join(words)})
+            kept += replace_words(expand(read("steps/done"), knobs), {"RESULT": " ".join(words)})
         else:
             kept.append(line)
     if flat is None:
