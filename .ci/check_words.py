@@ -86,8 +86,7 @@ def check(file: Path) -> Iterator[tuple[int, str, str]]:
         for word in re.findall(r"(?<![:_A-Za-z])[A-Za-z]+\b(?!\.py)", text):
             if word.lower() in WORDS:
                 yield line, word, WORDS[word.lower()]
-    # The names of tubes/redis are not yet checked.
-    if file.suffix == ".py" and file.parts[0] in ("drivers", "tubes") and file.parts[1] != "redis":
+    if file.suffix == ".py" and file.parts[0] in ("drivers", "tubes"):
         for line, name in names(file):
             plain = name.strip("_").lower()
             for better in [NAMES.get(plain), *((WORDS | PARTS).get(part) for part in plain.split("_"))]:

@@ -32,7 +32,7 @@ class Repeater:
         """Return a request with a new number."""
         call = ScriptCall(script(method, self.tube.driver), self.port.shared.key, args, self.port.session)
         call.begin(0)
-        return call.pack(whole=True)
+        return call.pack(with_text=True)
 
     def put(self) -> bytes:
         version = self.port.session.version
@@ -50,10 +50,10 @@ def repeater(url: str) -> Iterator[Repeater]:
 def test_resent_call_keeps_its_slot_and_number(repeater: Repeater) -> None:
     call = ScriptCall(script("pause", repeater.tube.driver), repeater.port.shared.key, ("",), repeater.port.session)
     call.begin(0)
-    first = call.pack(whole=True)
+    first = call.pack(with_text=True)
     call.resent = True
     call.begin(1)
-    assert call.pack(whole=True) == first
+    assert call.pack(with_text=True) == first
 
 
 def test_resent_call_gets_the_first_reply(repeater: Repeater) -> None:
@@ -122,7 +122,7 @@ def test_take_that_is_disarmed_after_it_was_done_counts_no_attempt(repeater: Rep
     session = repeater.port.session
     call = ScriptCall(script("take", repeater.tube.driver), repeater.port.shared.key, ("", ""), session, slot=AHEAD)
     call.begin(AHEAD)
-    repeater.wire.call(call.pack(whole=True))
+    repeater.wire.call(call.pack(with_text=True))
     assert repeater.tube.peek(task).state == "taken"
     repeater.port.connection.run(repeater.port.undo("disarm", call.number, slot=AHEAD, session=session))
     seen = repeater.tube.peek(task)

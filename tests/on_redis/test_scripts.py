@@ -16,7 +16,7 @@ from tubes.redis.scripts.replies import ANY
 
 
 def test_each_script_declares_its_reply_types() -> None:
-    assert [method for method in METHODS if script(method, fifottl.FifoTtl).answers == ANY] == []
+    assert [method for method in METHODS if script(method, fifottl.FifoTtl).reply_types == ANY] == []
 
 
 @pytest.mark.sample(1)

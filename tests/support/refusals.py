@@ -73,7 +73,7 @@ class Refusals:
         self._admin.execute_command("ACL", "SETUSER", _USER, *rights)
 
     def _try(self, call: ScriptCall) -> None:
-        packed = call.pack(whole=True)
+        packed = call.pack(with_text=True)
         before = self._dump()
         digest_before = self._digest()
         self._allow()

@@ -50,7 +50,7 @@ class CoalescedPuts(ScriptCall):
         super().__init__(put_script, port.shared.key, (), session, now)
         self._version: Final = session.version
         # These puts have no keys, and never wait for room.
-        self.answers = replies.BYTES
+        self.reply_types = replies.BYTES
         self._port: Final = port
         # The calls of the channel that still accept puts.
         self._growing: Final = growing
@@ -78,15 +78,15 @@ class CoalescedPuts(ScriptCall):
         if self._growing.get(self.key) is self:
             del self._growing[self.key]
 
-    def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
+    def pack(self, *, with_text: bool = False, moving: bool = False) -> bytes:
         """Return the packed request; a single put uses the script `put`."""
         if not self.args:
             self._close()
             self._make_arguments()
             if len(self._futures) > 1 and not self._port.has_coalesced:
                 # Send the script itself once: a server that lacks it would ask for it, and do later calls first.
-                whole = self._port.has_coalesced = True
-        return super().pack(whole=whole, moving=moving)
+                with_text = self._port.has_coalesced = True
+        return super().pack(with_text=with_text, moving=moving)
 
     def _make_arguments(self) -> None:
         if len(self._futures) == 1:

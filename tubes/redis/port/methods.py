@@ -46,7 +46,7 @@ class TubePort(Port[F]):
     listen = flow_method(tube.listen)
     on_loss = tube.on_loss
     set_options = tube.set_options
-    left = tube.left
+    count_unfinished = tube.count_unfinished
 
     peek = look.peek
     first = flow_method(look.first)

@@ -39,10 +39,10 @@ def on_loss(port: Port[F], callback: Callable[[Loss | None], object] | None) -> 
 
 def is_empty(port: Port[F]) -> Flow[bool]:
     """Return True if no task is ready, delayed or taken."""
-    return (yield from left(port)) == 0
+    return (yield from count_unfinished(port)) == 0
 
 
-def left(port: Port[F]) -> Flow[int]:
+def count_unfinished(port: Port[F]) -> Flow[int]:
     """Return the number of ready, delayed and taken tasks."""
     total, _, buried, *_ = list_of((yield from port.ask("statistics")))
     return number_of(total) - number_of(buried)

@@ -84,7 +84,7 @@ class Script(NamedTuple):
     text: bytes
     sha: bytes
     #: The possible types of its reply.
-    answers: frozenset[type]
+    reply_types: frozenset[type]
     #: The commands that it may run.
     commands: frozenset[str] = frozenset()
 

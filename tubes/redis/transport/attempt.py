@@ -131,7 +131,7 @@ class Attempt:
 
     def pack(self, *, moving: bool) -> bytes:
         """Return the request for the next sending."""
-        return self.call.pack(whole=self._sends_text, moving=moving)
+        return self.call.pack(with_text=self._sends_text, moving=moving)
 
     def next(self, outcome: Reply | TubesError, now: float, closed: TubesError | None = None) -> Step:
         """Return the step after an outcome, or raise the error of the call. `closed`: the error of a closed channel."""

@@ -118,7 +118,7 @@ class ThreadChannel:
                 return self._complete(self._attempt(call))
             outcome: Reply | TubesError
             try:  # Most calls need no attempt, which costs 2 us.
-                outcome = wire.call(call.pack(moving=self._server.moving), call.answers, call.replies)
+                outcome = wire.call(call.pack(moving=self._server.moving), call.reply_types, call.replies)
                 if type(outcome) is not ErrorReply:
                     return outcome
             except ConnectionLost as lost:
@@ -182,7 +182,7 @@ class ThreadChannel:
                 raise ConnectionLost(url=self._server.url, why="nothing could be sent")
             marker_reply = wire.receive(MARKER, last=call is None)
             if call is not None:
-                reply = wire.receive(call.answers, last=True)
+                reply = wire.receive(call.reply_types, last=True)
             if type(marker_reply) is ErrorReply and marker_reply.code in _WAIT_ERRORS:
                 raise ConnectionLost(url=self._server.url, why=marker_reply)
         except ConnectionLost as lost:
@@ -276,7 +276,7 @@ class ThreadChannel:
             outcome: Reply | TubesError
             try:
                 packed = attempt.pack(moving=self._server.moving)
-                outcome = self._wire(call.key).call(packed, call.answers, call.replies)
+                outcome = self._wire(call.key).call(packed, call.reply_types, call.replies)
             except TubesError as error:
                 outcome = error
             step = self._next(attempt, outcome)

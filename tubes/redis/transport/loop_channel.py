@@ -147,7 +147,7 @@ class _Pipe(asyncio.Protocol):
             if extra > 0 or (extra == 0 and reader.has_data()):
                 raise foreign(replies[-1] if replies else b"")
             for reply in replies:
-                if type(reply) not in sent[0].call.answers:
+                if type(reply) not in sent[0].call.reply_types:
                     raise foreign(reply)
                 self._channel.handle_reply(self, sent[0], reply)
                 sent.popleft()

@@ -77,7 +77,8 @@ class ScriptCall:
     grows = False
 
     __slots__ = (
-        "_own_slot", "answers", "args", "key", "now", "number", "parts", "resent", "script", "session", "slot", "undo",
+        "_own_slot", "args", "key", "now", "number", "parts", "reply_types", "resent", "script", "session", "slot",
+        "undo",
     )  # fmt: skip
 
     def __init__(
@@ -94,7 +95,7 @@ class ScriptCall:
     ) -> None:
         self.script = script
         #: The expected types of its reply.
-        self.answers = script.answers
+        self.reply_types = script.reply_types
         self.key: Final = key
         self.args = args
         self.session: Final[Any] = session
@@ -122,13 +123,13 @@ class ScriptCall:
         tick.begin(self.slot)
         return tick
 
-    def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
-        """Encode the request; `whole`: with the text of the script instead of its hash.
+    def pack(self, *, with_text: bool = False, moving: bool = False) -> bytes:
+        """Encode the request; `with_text`: send the text of the script instead of its hash.
 
         `moving`: name all keys that it may use. In a cluster a hash slot moves to another node key by key. A server
         refuses a script that names a key which has moved; without the names, the script would stop half way.
         """
-        command = ("EVAL", self.script.text) if whole else ("EVALSHA", self.script.sha)
+        command = ("EVAL", self.script.text) if with_text else ("EVALSHA", self.script.sha)
         keys: tuple[Word, ...] = (1, self.key)
         if moving:
             keys = (1 + len(self.parts), self.key, *(f"{self.key}:{part}" for part in self.parts))
@@ -149,11 +150,12 @@ class ScriptLook(ScriptCall):
         #: Packed.
         self._commands: Final = commands
         self.replies: int = len(commands) + 3
-        self.answers = LIST
+        self.reply_types = LIST
 
-    def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
+    def pack(self, *, with_text: bool = False, moving: bool = False) -> bytes:
         """Encode the transaction."""
-        return b"".join((pack("MULTI"), *self._commands, super().pack(whole=whole, moving=moving), pack("EXEC")))
+        packed = super().pack(with_text=with_text, moving=moving)
+        return b"".join((pack("MULTI"), *self._commands, packed, pack("EXEC")))
 
 
 class Command(ScriptCall):
@@ -165,7 +167,7 @@ class Command(ScriptCall):
         super().__init__(_NO_SCRIPT, key, ())
         self._packed: Final = pack(*words)
 
-    def pack(self, *, whole: bool = False, moving: bool = False) -> bytes:
+    def pack(self, *, with_text: bool = False, moving: bool = False) -> bytes:
         """Return the packed command."""
         return self._packed
 

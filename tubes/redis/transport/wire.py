@@ -98,7 +98,7 @@ class Wire:
             if type(reply) not in kinds or self._has_more():
                 raise foreign(reply)
         except (redis.RedisError, OSError) as error:
-            raise self._lost(error) from error
+            raise self._make_lost_error(error) from error
         self.busy = False
         return reply
 
@@ -108,7 +108,7 @@ class Wire:
         try:
             self._sock.sendall(packed)
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._make_lost_error(error) from error
 
     def receive(self, kinds: frozenset[type] = ANY, *, last: bool = False) -> Reply:
         """Return the next reply, checked as in `call`; `last`: no further reply is expected."""
@@ -117,7 +117,7 @@ class Wire:
             if type(reply) not in kinds or (last and self._has_more()):
                 raise foreign(reply)
         except (redis.RedisError, OSError) as error:
-            raise self._lost(error) from error
+            raise self._make_lost_error(error) from error
         self.busy = not last
         return reply
 
@@ -164,7 +164,7 @@ class Wire:
         except (TimeoutError, BlockingIOError):
             return None
         except (redis.RedisError, OSError) as error:
-            raise self._lost(error) from error
+            raise self._make_lost_error(error) from error
 
     def disconnect(self) -> None:
         """Shut the socket down from another thread: a thread that waits for a reply gets `ConnectionLost`."""
@@ -175,10 +175,10 @@ class Wire:
         """Close the connection."""
         self._connection.disconnect()
 
-    def _lost(self, error: Exception) -> ConnectionLost:
+    def _make_lost_error(self, error: Exception) -> ConnectionLost:
+        """Close the connection and make the error for its loss."""
         self.close()
-        timed_out = isinstance(error, (TimeoutError, BlockingIOError))
-        why = "it did not reply in time" if timed_out else error
+        why = "it did not reply in time" if isinstance(error, (TimeoutError, BlockingIOError)) else error
         return ConnectionLost(url=self.url, why=why)
 
 

@@ -162,7 +162,7 @@ class Emptiness:
             tube_waiters = [waiter for waiter in self.waiters() if not isinstance(waiter.request, TaskEnd)]
             if not tube_waiters:
                 self._target = _NEVER
-            elif left := (yield from port.left()) or puts:
+            elif left := (yield from port.count_unfinished()) or puts:
                 self._target = ended + left
                 if self._ended >= self._target:
                     self.schedule_check()
