@@ -708,12 +708,14 @@ class Engine:
         entry.rank = (rank, entry.id)
         entry.line = None
 
-    def take(self, now: int, hold: Hold) -> Entry | None:
-        """Take the first available task for this hold; return None if there is none. Cost: O(1), at most O(log n)."""
+    def take(self, now: int, hold: Hold, ttr: int | None = None) -> Entry | None:
+        """Take the first available task, with this ttr or its own; return None if there is none. At most O(log n)."""
         if self.bucket.interval:
             self.bucket.apply(now)  # The clock may have been set back.
         entry = self._pop()
-        if entry is not None:
+        if ttr is not None and entry is not None:
+            self._start(now, entry, hold, ttr)
+        elif entry is not None:
             entry.take = take = self.next_take
             self.next_take = take + 1
             entry.attempts += 1
@@ -722,15 +724,6 @@ class Engine:
             if self.has_rate_limits:
                 self._record_start(now, entry)
             self._move(entry, self._take, hold)
-        return entry
-
-    def take_for(self, now: int, hold: Hold, ttr: int) -> Entry | None:
-        """Take the first available task with this ttr instead of its own."""
-        if self.bucket.interval:
-            self.bucket.apply(now)
-        entry = self._pop()
-        if entry is not None:
-            self._start(now, entry, hold, ttr)
         return entry
 
     def take_task(self, now: int, hold: Hold, entry: Entry, ttr: int | None) -> bool:
@@ -957,15 +950,9 @@ class Engine:
         If the driver ends taken tasks by their ttl, the ttl is extended as far as needed. Later takes do not change.
         """
         ends = now + span
-        runs_out = entry.until < ends
-        dies = self._ends_taken and entry.dead < ends
-        if not (runs_out or dies):
-            return
-        if dies:
-            self._prolong(now, entry, ends - entry.dead)
-        if runs_out:
-            entry.until = ends
-        self._go(entry, "touch", entry.hold)
+        if entry.until < ends or (self._ends_taken and entry.dead < ends):
+            self._extend(now, entry, ends)
+            self._go(entry, "touch", entry.hold)
 
     def checkpoint(self, now: int, entry: Entry, changes: Mapping[str, str]) -> None:
         """Store facts of a held task in its context, and give it at least its own ttr from now on, as `renew` does."""
@@ -973,16 +960,18 @@ class Engine:
         if changes:
             extras = extras or NO_EXTRAS
             extras = extras._replace(context={**(extras.context or {}), **changes})
-        span = entry.ttr if self.has_times else None
         self.note([entry])
-        if span is not None:
-            ends = now + span
-            if self._ends_taken and entry.dead < ends:
-                self._prolong(now, entry, ends - entry.dead)
-            if entry.until < ends:
-                entry.until = ends
-        entry.extras = extras  # No interrupt comes between `_prolong` and this line.
+        if self.has_times and entry.ttr is not None:
+            self._extend(now, entry, now + entry.ttr)
+        entry.extras = extras  # No interrupt comes between the last line of `_prolong` and this one.
         self._go(entry, "touch", entry.hold)
+
+    def _extend(self, now: int, entry: Entry, ends: int) -> None:
+        """Move the end of the ttr, and of a ttl that ends taken tasks, to `ends` at the earliest."""
+        if self._ends_taken and entry.dead < ends:
+            self._prolong(now, entry, ends - entry.dead)
+        if entry.until < ends:
+            entry.until = ends
 
     @staticmethod
     def _prolong(now: int, entry: Entry, span: int) -> None:

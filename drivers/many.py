@@ -69,7 +69,7 @@ def take_many(engine: Engine, now: int, hold: Hold, limit: int, span: int | None
     entries: list[Entry] = []
     if span is not None or engine.has_rate_limits or not _is_plain(engine):
         while len(entries) < limit:
-            entry = engine.take(now, hold) if span is None else engine.take_for(now, hold, span)
+            entry = engine.take(now, hold, span)
             if entry is None:
                 break
             entries.append(entry)

@@ -33,6 +33,8 @@ class Lock:
         for held in lock.attempts:
             if held: break
             lock.wait()
+        try: …
+        finally: lock.token[0] = True
     """
 
     __slots__ = ("attempts", "token", "waits")

@@ -124,14 +124,13 @@ class Port(PortBase[F]):
         if self.codec is not None:
             data = encode(self.codec, data)
         task: F | None = None
-        held = False
         if lock.waits:
             lock.let_in()
+        for held in lock.attempts:
+            if held:
+                break
+            lock.wait()
         try:
-            for held in lock.attempts:
-                if held:
-                    break
-                lock.wait()
             if engine.busy:
                 shared.repair()
             engine.busy = engine.next_take
@@ -151,12 +150,10 @@ class Port(PortBase[F]):
             engine.busy = 0
             return task
         except BaseException as error:
-            if held:
-                shared.recover(error)
+            shared.recover(error)
             raise
         finally:
-            if held:
-                lock.token[0] = True
+            lock.token[0] = True
             if shared.events:
                 shared.notify_listeners()
 
@@ -166,14 +163,13 @@ class Port(PortBase[F]):
         engine = self._engine
         lock = self._lock
         task: F | None = None
-        held = False
         if lock.waits:
             lock.let_in()
+        for held in lock.attempts:
+            if held:
+                break
+            lock.wait()
         try:
-            for held in lock.attempts:
-                if held:
-                    break
-                lock.wait()
             if engine.busy:
                 shared.repair()
             engine.busy = engine.next_take
@@ -192,12 +188,10 @@ class Port(PortBase[F]):
             engine.busy = 0
             return task
         except BaseException as error:
-            if held:
-                shared.recover(error)
+            shared.recover(error)
             raise
         finally:
-            if held:
-                lock.token[0] = True
+            lock.token[0] = True
             if shared.events:
                 shared.notify_listeners()
 
@@ -206,14 +200,13 @@ class Port(PortBase[F]):
         shared = self.shared
         engine = self._engine
         lock = self._lock
-        held = False
         if lock.waits:
             lock.let_in()
+        for held in lock.attempts:
+            if held:
+                break
+            lock.wait()
         try:
-            for held in lock.attempts:
-                if held:
-                    break
-                lock.wait()
             if engine.busy:
                 shared.repair()
             engine.busy = engine.next_take
@@ -244,12 +237,10 @@ class Port(PortBase[F]):
             engine.busy = 0
             return done
         except BaseException as error:
-            if held:
-                shared.recover(error)
+            shared.recover(error)
             raise
         finally:
-            if held:
-                lock.token[0] = True
+            lock.token[0] = True
             if shared.events:
                 shared.notify_listeners()
 
@@ -332,6 +323,7 @@ class Port(PortBase[F]):
         waiter.owner = self  # The call may have been interrupted before `enlist`.
         self._lock.acquire()
         try:
+            shared.remove_waiter(waiter)  # First, so that a repair does not serve it.
             shared.run(lambda now: shared.withdraw(waiter, now, undo=undo), self._micros())
         finally:
             self._lock.token[0] = True

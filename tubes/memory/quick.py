@@ -52,14 +52,13 @@ class QuickPort(CallPort[F]):
         engine = self._engine
         lock = self._lock
         task: F | None = None
-        held = False
         if lock.waits:
             lock.let_in()
+        for held in lock.attempts:
+            if held:
+                break
+            lock.wait()
         try:
-            for held in lock.attempts:
-                if held:
-                    break
-                lock.wait()
             offers: Any = engine._offers
             line = offers._lines.get(0)
             if line is not None and not (engine.listener or engine.uses_time or engine.busy or self.closed_error):
@@ -91,12 +90,10 @@ class QuickPort(CallPort[F]):
                     shared.end_section(now)
                 engine.busy = 0
         except BaseException as error:
-            if held:
-                shared.recover(error)
+            shared.recover(error)
             raise
         finally:
-            if held:
-                lock.token[0] = True
+            lock.token[0] = True
         return super().put(data, options) if task is None else task
 
     def _hand_over(self, line: deque[Entry], now: int) -> bool:
@@ -144,14 +141,13 @@ class QuickPort(CallPort[F]):
         lock = self._lock
         task: F | None = None
         is_empty = False
-        held = False
         if lock.waits:
             lock.let_in()
+        for held in lock.attempts:
+            if held:
+                break
+            lock.wait()
         try:
-            for held in lock.attempts:
-                if held:
-                    break
-                lock.wait()
             offers: Any = engine._offers
             line = offers._lines.get(0)
             is_clear = not (
@@ -186,12 +182,10 @@ class QuickPort(CallPort[F]):
                 task = made
                 engine.busy = 0
         except BaseException as error:
-            if held:
-                shared.recover(error)
+            shared.recover(error)
             raise
         finally:
-            if held:
-                lock.token[0] = True
+            lock.token[0] = True
         return super().take() if task is None and not is_empty else task
 
     def ack(self, task: Any) -> F:
@@ -205,14 +199,13 @@ class QuickPort(CallPort[F]):
         engine = self._engine
         lock = self._lock
         done: F | None = None
-        held = False
         if lock.waits:
             lock.let_in()
+        for held in lock.attempts:
+            if held:
+                break
+            lock.wait()
         try:
-            for held in lock.attempts:
-                if held:
-                    break
-                lock.wait()
             if (
                 entry.hold is hold
                 and (not is_task or entry.take == task._take)
@@ -241,10 +234,8 @@ class QuickPort(CallPort[F]):
                 done = made
                 engine.busy = 0
         except BaseException as error:
-            if held:
-                shared.recover(error)
+            shared.recover(error)
             raise
         finally:
-            if held:
-                lock.token[0] = True
+            lock.token[0] = True
         return super().ack(task) if done is None else done
