@@ -95,7 +95,7 @@ def _first(engine: Engine, filters: Filters, after: int | None) -> object:
 
 
 def _place(entry: Entry) -> Place:
-    return Place(entry.id, entry.rank, getattr(entry, "due", 0))
+    return Place(entry.id, entry.rank, entry.due if entry.state is State.DELAYED else 0)
 
 
 def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tuple[object, ...], by: Hold) -> list[bool]:
