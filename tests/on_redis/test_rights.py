@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 import tubes
+import tubes.aio
 from tests.support import rights
 from tubes.cli.app import app
 from tubes.conformance.bench import eventually
@@ -193,6 +196,47 @@ def test_method_without_its_rights_sends_nothing_until_they_are_given(users: rig
         assert users.admin.info("commandstats")["cmdstat_evalsha"]["calls"] <= before
         _deny(users)
         assert tube.put("done").id == 0
+    users.admin.execute_command("ACL", "LOG", "RESET")
+
+
+def test_coalesced_puts_of_a_user_who_may_not_put_many_are_stored(users: rights.Users) -> None:
+    async def run() -> None:
+        async with tubes.aio.connect(users.url("lacks")) as queue:
+            tube = await queue.create_tube("t")
+            await tube.put("first")
+            assert [task.id for task in await asyncio.gather(*(tube.put(number) for number in range(3)))] == [1, 2, 3]
+            assert [task.data async for task in tube.select()] == ["first", 0, 1, 2]
+
+    _deny(users, "LRANGE")
+    asyncio.run(run())
+    users.admin.execute_command("ACL", "LOG", "RESET")
+
+
+def test_task_of_a_refused_waiting_take_is_not_lost(users: rights.Users) -> None:
+    with tubes.connect(users.url("app")) as queue, tubes.connect(users.server.url) as other:
+        tube, results = queue.create_tube("t"), list[object]()
+
+        def take() -> None:
+            try:
+                results.append(tube.take(timeout=5))
+            except tubes.ServerRefused as error:
+                results.append(error)
+
+        waiter = threading.Thread(target=take)
+        waiter.start()
+        assert eventually(lambda: other.tube("t").statistics().waiting == 1)
+        users.admin.execute_command("ACL", "SETUSER", "app", "-zadd")
+        try:
+            other.tube("t").put("x")
+            assert eventually(lambda: bool(users.admin.execute_command("ACL", "LOG")))
+        finally:
+            users.admin.execute_command("ACL", "SETUSER", "app", "+zadd")
+        waiter.join(10)
+        (result,) = results
+        task = result if isinstance(result, tubes.Task) else other.tube("t").take(timeout=5)
+        assert task is not None
+        assert task.data == "x"
+        assert other.admin.check("t") == []
     users.admin.execute_command("ACL", "LOG", "RESET")
 
 

@@ -141,6 +141,8 @@ class LoopPort(TubePort[F]):
             return super().put(data, options)
         if session.version.is_bounded or (options and not NEEDS_OTHER_SCRIPT.isdisjoint(options)):
             return super().put(data, options)  # Each of these puts needs its own reply: the tube may be full.
+        if session.version.lacks:  # A group needs more commands than a put.
+            return super().put(data, options)
         raw, options = self.prepare(data, options)
         new = session.version.write(options)
         return self._put_coalesced(channel, session, new, raw, options)  # type: ignore[return-value]

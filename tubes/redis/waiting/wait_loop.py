@@ -49,6 +49,7 @@ from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost, TubeFull, TubesError, Unreadable
 from tubes.redis import task_codec
 from tubes.redis.scripts.assembly import script
+from tubes.redis.transport.attempt import is_refused_halfway
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import AHEAD, SERVING, ScriptCall, WaitForLock
 from tubes.redis.transport.wire import ErrorReply, error_of
@@ -515,7 +516,9 @@ class WaitLoop:
         assert ahead is not None
         lost = False
         try:
-            if not isinstance(reply, bytes):  # An error is ignored here: the next take gets it again.
+            if isinstance(reply, ErrorReply) and is_refused_halfway(reply):
+                run(ahead.port.mark_damaged(), channel.call)
+            if not isinstance(reply, bytes):  # Any other error is ignored here: the next take gets it again.
                 return False
             run(self._serving.hand_out(ahead, reply), channel.call)
             return True
