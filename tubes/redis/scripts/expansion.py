@@ -5,7 +5,7 @@
     --#include name   the lines of a file in steps/, or of another script
     --#move why was   a move of the table `MOVES` from the state `was`, or from the current state if `was` is missing;
                       `--#move why was quiet`: of a task without a key, in a tube without listeners
-    --#moves why was  the same for all `tasks` at once, in a tube without lanes and without listeners
+    --#moves why was  the same for all `tasks` at once, in a tube without throttled lanes and listeners
     --#done reply     the end of a script that changed something: store the counters and the reply
     --#flat           from here to the end of the file the fields of `task` are local variables: task_id and so on
 
