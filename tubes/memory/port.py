@@ -145,8 +145,8 @@ class Port(PortBase[F]):
                 else:
                     entry = engine.put(now, data, checked)
                 task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
-                if shared.end_section is not None:
-                    shared.end_section(now)
+                if (end_section := shared.end_section) is not None:
+                    end_section(now)
             engine.busy = 0
             return task
         except BaseException as error:
@@ -183,8 +183,8 @@ class Port(PortBase[F]):
             entry = engine.take(now, self.hold)
             if entry is not None:
                 task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
-                if shared.end_section is not None:
-                    shared.end_section(now or self._micros())
+                if (end_section := shared.end_section) is not None:
+                    end_section(now or self._micros())
             engine.busy = 0
             return task
         except BaseException as error:
@@ -230,8 +230,8 @@ class Port(PortBase[F]):
             is_task = is_task or isinstance(task, TaskView)
             if is_task and task._record is not entry:
                 keep_data(done, task, entry)  # pyright: ignore[reportUnknownArgumentType]
-            if shared.end_section is not None:
-                shared.end_section(now or self._micros())
+            if (end_section := shared.end_section) is not None:
+                end_section(now or self._micros())
             if is_task:
                 task._take = FINISHED
             engine.busy = 0
@@ -292,8 +292,8 @@ class Port(PortBase[F]):
             if engine.timers.soonest <= now:
                 shared.serve(now)
             result = act(now)
-            if shared.end_section is not None:
-                shared.end_section(now)
+            if (end_section := shared.end_section) is not None:
+                end_section(now)
             engine.busy = 0
             return result
         except BaseException as error:

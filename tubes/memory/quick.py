@@ -84,10 +84,10 @@ class QuickPort(CallPort[F]):
                 made._extras = None
                 made._times = NO_TIMES
                 task = made
-                if shared.end_section is not None and not (
+                if (end_section := shared.end_section) is not None and not (
                     line[0] is entry and shared.take_waiters and self._hand_over(line, now)
                 ):
-                    shared.end_section(now)
+                    end_section(now)
                 engine.busy = 0
         except BaseException as error:
             shared.recover(error)

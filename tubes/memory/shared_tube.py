@@ -440,8 +440,8 @@ class SharedTube:
         if undo and waiter.result is not PENDING:
             self.undo(waiter.result, is_put=waiter.request is not None)
         self.remove_waiter(waiter)
-        if self.end_section is not None:
-            self.end_section(now)
+        if (end_section := self.end_section) is not None:
+            end_section(now)
 
     def undo(self, task: object, *, is_put: bool) -> None:
         """Undo takes or puts whose caller did not get its tasks. Under the lock."""
