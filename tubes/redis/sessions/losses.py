@@ -76,6 +76,7 @@ class Losses(Subscription):
                 event, id, take, reason = bytes_of(content[0]).decode("utf-8", "surrogatepass").split(" ", 3)
                 loss = Loss(int(id), int(take), event, reason or None)
         with self._lock:
-            callbacks = list(self._callbacks.get(bytes_of(channel), {}).values())
+            found = self._callbacks.get(bytes_of(channel))
+            callbacks = [] if found is None else list(found.values())
         for callback in callbacks:
             callback(loss)

@@ -156,13 +156,15 @@ class Emptiness:
             # A waiting put will soon add a task to an empty tube, so that tube does not count as empty.
             ended, puts = self._ended, len(self._queue.put_waiters)
             if task_ids := list(self._of_task):
-                parsed_tasks = yield from port.parsed(task_ids)
+                reading: Flow[list[Parsed]] = port.parsed(task_ids)
+                parsed_tasks = yield from reading
                 ended_ids = {*task_ids} - {id for id, state, *_ in parsed_tasks if state not in _ENDED}
                 self.dismiss(self._waiters_for(ended_ids), lambda: True)
+            counting: Flow[int] = port.count_unfinished()
             tube_waiters = [waiter for waiter in self.waiters() if not isinstance(waiter.request, TaskEnd)]
             if not tube_waiters:
                 self._target = _NEVER
-            elif left := (yield from port.count_unfinished()) or puts:
+            elif left := (yield from counting) or puts:
                 self._target = ended + left
                 if self._ended >= self._target:
                     self.schedule_check()

@@ -174,7 +174,8 @@ class Serving:
         try:
             result: TaskView | Sequence[TaskView] | Exception | None
             try:
-                result = yield from port.put_waiting(waiter.request)
+                put: Flow[TaskView | Sequence[TaskView] | None] = port.put_waiting(waiter.request)
+                result = yield from put
             except ConnectionLost:
                 raise
             except Exception as error:
