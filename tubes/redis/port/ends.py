@@ -167,7 +167,7 @@ def update(port: Port[F], task: object, changes: Options) -> F:
 
 def kick_task(port: Port[F], task: object, attempts: int | None, ttl: Seconds | None) -> F:
     """Make one buried task ready."""
-    limits = ("" if limit is None else limit for limit in port._driver.check_kick(attempts, ttl))
+    limits = ["" if limit is None else limit for limit in port._driver.check_kick(attempts, ttl)]
     return port.call("kick_task", port.request(task, *limits, looks=True))
 
 
