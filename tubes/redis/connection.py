@@ -28,7 +28,7 @@ from tubes.redis.all_tubes import existing_names, overview
 from tubes.redis.options_version import OpenedTube
 from tubes.redis.port.base import Port, PortConnection
 from tubes.redis.port.coalesced_puts import Channels, LoopPort
-from tubes.redis.port.methods import RedisPort
+from tubes.redis.port.methods import TubePort
 from tubes.redis.port.quick import ThreadPort
 from tubes.redis.repair import examine
 from tubes.redis.scripts.assembly import script, trial
@@ -79,7 +79,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         self._timeout: Final = timeout
         #: True if its methods are awaited.
         self.awaited = api.awaited
-        self._ports: Final[dict[SharedTube, RedisPort]] = {}
+        self._ports: Final[dict[SharedTube, TubePort]] = {}
         self.session = RedisSession(store, self._ports)
         store.join(self.session)
 
@@ -114,7 +114,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
     @flow_method
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
-    ) -> Flow[RedisPort]:
+    ) -> Flow[TubePort]:
         """Create a tube and return its port, or return the port of the existing tube if `if_exists` allows it."""
         self.check()
         name = check_tube_name(name)
@@ -157,19 +157,19 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
                 return port
 
     @flow_method
-    def open_replies(self, name: str) -> Flow[RedisPort]:
+    def open_replies(self, name: str) -> Flow[TubePort]:
         """Return the port of a hidden fifo tube. It is created if needed, and expires when unused."""
         self.check()
         # A waiting caller uses the tube every few seconds.
         return (yield from self._open_hidden(name, "fifo", max(self.store.lease, _REPLIES_IDLE)))
 
     @flow_method
-    def open_hidden(self, name: str, driver: str, idle: float) -> Flow[RedisPort]:
+    def open_hidden(self, name: str, driver: str, idle: float) -> Flow[TubePort]:
         """Return the port of a hidden tube with JSON data, which expires after `idle` seconds without use."""
         self.check()
         return (yield from self._open_hidden(name, driver, idle)).use_codec(JsonCodec())
 
-    def _open_hidden(self, name: str, driver: str, idle: float) -> Flow[RedisPort]:
+    def _open_hidden(self, name: str, driver: str, idle: float) -> Flow[TubePort]:
         description = (describe(self.store.registry.find(driver)), describe_options({"idle": round(idle * 1000)}))
         reply = yield from self.session.open(name, "keep", *description, maker=uuid4().hex)
         return (yield from self._port_of(name, reply))
@@ -191,7 +191,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             raise
 
     @flow_method
-    def find(self, name: str) -> Flow[RedisPort]:
+    def find(self, name: str) -> Flow[TubePort]:
         """Return the port of an existing tube."""
         self.check()
         name = check_tube_name(name)
@@ -270,7 +270,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             if (yield from self._all_in(names, "a tube name")):
                 yield from self._change_names(self.store.namespaces, "add", self.store.namespace)
 
-    def _port_of(self, name: str, opened: OpenedTube | tuple[Reply, Reply] | None) -> Flow[RedisPort]:
+    def _port_of(self, name: str, opened: OpenedTube | tuple[Reply, Reply] | None) -> Flow[TubePort]:
         if not isinstance(opened, OpenedTube):
             raise TubeNotFound(name=name)
         if opened.is_muted:
@@ -279,7 +279,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         shared, version = self.store.shared(name, opened)
         if self.closed is not None:
             raise self.closed()
-        port: RedisPort | None = self._ports.get(shared)
+        port: TubePort | None = self._ports.get(shared)
         if port is None:
             port = self.make_port(shared)
             port.kind, port.tube = self._api.task, self._api.tube(port)
@@ -344,7 +344,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             self.close_channels()
             self.store.leave()
 
-    def make_port(self, shared: SharedTube) -> RedisPort:
+    def make_port(self, shared: SharedTube) -> TubePort:
         """Make this connection's port for a tube."""
         raise NotImplementedError
 
@@ -415,7 +415,7 @@ class ThreadConnection(Connection):
     def close_channels(self) -> None:
         self.channel.close()
 
-    def make_port(self, shared: SharedTube) -> RedisPort:
+    def make_port(self, shared: SharedTube) -> TubePort:
         return ThreadPort(self, shared, self.channel)
 
 
@@ -465,7 +465,7 @@ class LoopConnection(Connection):
         self.channels[loop] = channel
         return channel
 
-    def make_port(self, shared: SharedTube) -> RedisPort:
+    def make_port(self, shared: SharedTube) -> TubePort:
         return LoopPort(self, shared, self.channels)
 
     def close_channels(self) -> None:

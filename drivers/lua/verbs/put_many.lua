@@ -18,7 +18,7 @@ local needed, capacity, callers, process = size, tonumber(ARGV[9]), ARGV[10] or 
 --#if LANE_ROOM
 local lanes, more, here, seen = {}, {}, at, 0
 while seen < size do
-  -- The format of a new task: see lib/task.lua.
+  -- The head of this file has the format of the words.
   local count, laned = words[here] + 0, byte(words[here + 1]) % 128 >= 64
   local own = count < 0
   if own then count = -count end

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from tubes.redis.port import batch, ends, look, puts, takes, tube
 from tubes.redis.port.base import Port, change_method
 from tubes.redis.transport.script_call import flow_method
@@ -71,7 +69,3 @@ class TubePort(Port[F]):
     relay = batch.relay
     change_seen = change_method(batch.change_seen)
     put_waiting = batch.put_waiting
-
-
-#: The port of any connection to a server.
-RedisPort: TypeAlias = TubePort
