@@ -4,7 +4,7 @@ local all = {}
 while #all < size do
   local flags, count = words[at + 1], words[at] + 0
 --#if LANE
-  -- The head of verbs/put_many.lua has the format of the words.
+  -- The head of put_many.lua has the format of the words.
   local own, named = count < 0, false
   local laned = byte(flags) % 128 >= 64
   if own then count = -count elseif laned then named = words[at + 4] end
