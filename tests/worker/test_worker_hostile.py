@@ -268,18 +268,14 @@ class RandomHandlers:
         return self._queue.create_tube("t", "fifottl", if_not_exists=True, ttr=1, max_attempts=2, backoff=[0.01])
 
     def handle(self, task: Any) -> None:
-        if task.data == "together":
-            self.barrier.wait(TIMEOUT)
-        elif task.data != "fine":
+        if task.data != "fine":
             for act in self._acts(4):
                 if act in ("ack", "release", "bury"):
                     getattr(task, act)()
             self._fail(task)
 
     async def handle_async(self, task: Any) -> None:
-        if task.data == "together":
-            await asyncio.to_thread(self.barrier.wait, TIMEOUT)
-        elif task.data != "fine":
+        if task.data != "fine":
             for act in self._acts(8):
                 if act in ("ack", "release", "bury"):
                     await getattr(task, act)()
@@ -289,6 +285,12 @@ class RandomHandlers:
                 if act == "wait":
                     await asyncio.sleep(0.01)
             self._fail(task)
+
+    def meet(self, task: Any) -> None:
+        self.barrier.wait(TIMEOUT)
+
+    async def meet_async(self, task: Any) -> None:
+        await asyncio.to_thread(self.barrier.wait, TIMEOUT)
 
     def _acts(self, most: int) -> list[str]:
         acts = ["ack", "release", "bury", "cancel", "wait", "nothing", "nothing"]
@@ -321,9 +323,11 @@ def test_misbehaving_handlers_leave_all_slots_free(
 ) -> None:
     with tubes.connect("memory://" if place == "memory" else request.getfixturevalue("url")) as queue:
         handlers = RandomHandlers(queue, seed)
-        tube = handlers.tube()
+        handlers.tube()
+        together = queue.create_tube("together", "fifottl", ttr=60)
         worker = Worker(queue, concurrency=3)
         worker.on("t", handlers.handle_async if is_async else handlers.handle, timeout=1)
+        worker.on(together, handlers.meet_async if is_async else handlers.meet)
         thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
         for number in range(100):
@@ -338,10 +342,8 @@ def test_misbehaving_handlers_leave_all_slots_free(
             return False
 
         assert eventually(is_over)
-        tube = handlers.tube()
-        tube.truncate()
-        tube.put_many(["together"] * 3)
-        assert eventually(lambda: tube.statistics().tasks["total"] == 0)
+        together.put_many(range(3))
+        assert eventually(lambda: together.statistics().tasks["total"] == 0)
         assert not handlers.barrier.broken
         worker.stop()
         thread.join(TIMEOUT)
