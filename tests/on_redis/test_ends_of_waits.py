@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import tubes
+from tests.support.internals import port_of
 from tubes import ConnectionLost
 from tubes.conformance.bench import eventually
 from tubes.redis.transport.script_call import WaitForLock
@@ -174,3 +176,34 @@ def test_threads_waiting_for_the_serving_lock_sleep(url: str, monkeypatch: pytes
         for thread in threads:
             thread.join()
         assert len(sleeps) < 100
+
+
+def test_result_is_returned_if_its_event_comes_after_a_check(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check does not find the task, since the tube keeps no done tasks that long; only the event has the result."""
+    with tubes.connect(url) as queue, ThreadPoolExecutor() as pool:
+        tube: tubes.Tube = queue.create_tube("t", keep_done=60, keep_done_max=1)
+        shared: Any = port_of(tube).shared
+        late: list[Any] = []
+        monkeypatch.setattr(shared.emptiness, "handle_event", late.append)
+
+        def check() -> None:
+            executed = threading.Event()
+            shared.emptiness.schedule_check()
+            shared.store.later(executed.set)
+            assert executed.wait(20)
+
+        waiting = pool.submit(tube.result, tube.put(1), 20)
+        assert eventually(lambda: shared.emptiness.waiting)
+        check()
+        for result in ("first", "second"):
+            tube.put(2)
+            task = tube.take(0)
+            assert task is not None
+            task.ack(result=result)
+        check()
+        check()
+        assert eventually(lambda: sum(event[1] == b"-" for event in late) == 2)
+        monkeypatch.undo()
+        for event in late:
+            shared.emptiness.handle_event(event)
+        assert waiting.result(20) == "first"

@@ -4,7 +4,7 @@
 It asks the server how many tasks are left, and asks again when that many tasks have ended. So it sends no request
 without a waiter, and few requests to a tube with many tasks. A caller that waits for the end of a task gets the kept
 task along with the event. If the tube does not keep done tasks, or the event was lost, the caller looks for the task
-itself.
+itself. The event of a task that is missing on the server may still be on its way, so its waiters wait a little longer.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _LONGEST: Final = 5 * SECOND
 #: The interval after a connection error, in microseconds.
 _RETRY_INTERVAL: Final = SECOND // 5
+#: How long an event may take after a check has not found its task, in microseconds.
+_EVENT_DELAY: Final = SECOND // 5
 
 
 class Emptiness:
@@ -46,6 +48,8 @@ class Emptiness:
         # Tasks that have ended since a caller began to wait, and the value at which the server is asked again.
         self._ended: int = 0
         self._target: int = 0
+        # The awaited tasks that the last check did not find: when a check missed them first, by id.
+        self._missing: dict[int, int] = {}
         # True while a question to the server is scheduled.
         self._is_scheduled = False
         self._alarm: Final = Alarm(tube.store.clock, self._fire)
@@ -105,14 +109,22 @@ class Emptiness:
 
     def handle_event(self, event: Parsed) -> None:
         """Handle the event of a task."""
-        id, state, _, is_kept, *_ = event
-        if self._waiters and state in _ENDED:
-            for waiter in self._waiters_for([id]):
-                result: object = waiter.owner.show(event) if is_kept else True
-                self.dismiss([waiter], lambda result=result: result)  # type: ignore[misc]
+        if self._waiters and event[1] in _ENDED:
+            self._end(event)
             self._ended += 1
             if self._ended >= self._target:
                 self.schedule_check()
+
+    def _end(self, parsed: Parsed) -> None:
+        """Give a task to those who wait for its end, if it has ended."""
+        id, state, _, is_kept, *_ = parsed
+        if state in _ENDED:
+            for waiter in self._waiters_for([id]):
+                try:
+                    result: object = waiter.owner.show(parsed) if is_kept else True
+                except TubesError as error:
+                    result = error
+                self.dismiss([waiter], lambda result=result: result)  # type: ignore[misc]
 
     def _waiters_for(self, ids: Iterable[int]) -> list[Waiter]:
         """Return the waiters for the ends of these tasks."""
@@ -157,9 +169,17 @@ class Emptiness:
             ended, puts = self._ended, len(self._queue.put_waiters)
             if task_ids := list(self._of_task):
                 reading: Flow[list[Parsed]] = port.parsed(task_ids)
-                parsed_tasks = yield from reading
-                ended_ids = {*task_ids} - {id for id, state, *_ in parsed_tasks if state not in _ENDED}
-                self.dismiss(self._waiters_for(ended_ids), lambda: True)
+                parsed_tasks = {parsed[0]: parsed for parsed in (yield from reading)}
+                for parsed in parsed_tasks.values():
+                    self._end(parsed)
+                now = self._tube.store.clock.micros()
+                missing = [id for id in task_ids if id not in parsed_tasks]
+                self._missing = {id: self._missing.get(id, now) for id in missing}
+                patience = 0 if self._tube.store.manual else _EVENT_DELAY
+                gone = [id for id, since in self._missing.items() if now - since >= patience]
+                self.dismiss(self._waiters_for(gone), lambda: True)
+                if len(gone) < len(missing):
+                    interval = _EVENT_DELAY
             counting: Flow[int] = port.count_unfinished()
             tube_waiters = [waiter for waiter in self.waiters() if not isinstance(waiter.request, TaskEnd)]
             if not tube_waiters:
