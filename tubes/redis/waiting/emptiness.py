@@ -176,9 +176,9 @@ class Emptiness:
                 missing = [id for id in task_ids if id not in parsed_tasks]
                 self._missing = {id: self._missing.get(id, now) for id in missing}
                 patience = 0 if self._tube.store.manual else _EVENT_DELAY
-                gone = [id for id, since in self._missing.items() if now - since >= patience]
-                self.dismiss(self._waiters_for(gone), lambda: True)
-                if len(gone) < len(missing):
+                lost_ids = [id for id, since in self._missing.items() if now - since >= patience]
+                self.dismiss(self._waiters_for(lost_ids), lambda: True)
+                if len(lost_ids) < len(missing):
                     interval = _EVENT_DELAY
             counting: Flow[int] = port.count_unfinished()
             tube_waiters = [waiter for waiter in self.waiters() if not isinstance(waiter.request, TaskEnd)]
