@@ -130,7 +130,6 @@ class DoneTasks:
             self.due = now + _PAUSE
 
     def _forget(self, count: int) -> None:
-        """Forget the first `count` tasks."""
         for _, id in self._order[:count]:
             del self._by_id[id]
             self._note(id)
@@ -149,11 +148,9 @@ class DoneTasks:
         return len(self._order) - self._order.bisect((now, _LAST_ID))
 
     def all(self) -> list[Done]:
-        """Return all stored tasks."""
         return list(self._by_id.values())
 
     def clear(self) -> None:
-        """Forget all tasks."""
         if self.changed is not None:
             self.changed.update(self._by_id)
         self._by_id.clear()

@@ -651,7 +651,6 @@ class Engine:
         return kept
 
     def _extras_of(self, options: Mapping[str, Any]) -> Extras:
-        """Make the rare fields of a task."""
         key = options.get("key")
         key_ttl = options.get("key_ttl", self._key_ttl) if key is not None else 0
         most = options.get("max_attempts", (self._extras or NO_EXTRAS).max_attempts)
@@ -662,12 +661,10 @@ class Engine:
         return Extras(key, key_ttl, most, key_effect=key_effect, context=options.get("context"), keep_done=keep_done)
 
     def _leave_key(self, now: int, entry: Entry, *, remember: bool = True) -> None:
-        """Release the key of a task that ends."""
         if entry.extras is not None:
             self._keys.leave(now, entry, remember=remember)
 
     def _set(self, entry: Entry, **facts: Any) -> None:
-        """Change rare fields of a task."""
         entry.extras = (entry.extras or NO_EXTRAS)._replace(**facts)
 
     @staticmethod
@@ -689,7 +686,6 @@ class Engine:
             entry.extras = tuple.__new__(Extras, facts)  # pyright: ignore[reportUnknownMemberType]
 
     def _is_last(self, entry: Entry) -> bool:
-        """Return True if the ending attempt is the last one."""
         return entry.extras is not None and 0 < entry.extras.max_attempts <= entry.attempts
 
     def _rank(self, entry: Entry) -> None:
@@ -1246,7 +1242,6 @@ class Engine:
 
     @property
     def holds(self) -> Collection[Hold]:
-        """The holds of all sessions."""
         return self._holds.values()
 
     def oldest_ready(self) -> Entry | None:

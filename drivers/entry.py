@@ -156,7 +156,6 @@ class Entry:
         return False
 
     def copy(self) -> Entry:
-        """Return a copy of this entry."""
         other = self.__class__()
         for name in self._facts:
             if hasattr(self, name):

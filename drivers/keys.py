@@ -55,7 +55,6 @@ class Keys:
         return known[0] if known is not None and known[1] > now else None
 
     def add(self, key: str, entry: Entry) -> None:
-        """Add the key of a living task."""
         self.living[key] = entry
 
     def leave(self, now: int, entry: Entry, *, remember: bool = True) -> None:

@@ -153,7 +153,6 @@ class Lane:
         self.lanes.offers.push(entry)
 
     def place(self) -> int:
-        """Find the lane's place in the round."""
         return (self.rate or self.lanes.rates.make(self.name, self)).place()
 
     def start(self, now: int, entry: Entry) -> None:
@@ -221,11 +220,9 @@ class Lane:
         self._push_behind(head)
 
     def has_ready(self) -> bool:
-        """Return True if any of its tasks is ready."""
         return self.head is not None or (self.waiting is not None and self.waiting.count() > 0)
 
     def ready(self) -> int:
-        """Count its ready tasks."""
         return (self.head is not None) + (0 if self.waiting is None else self.waiting.count())
 
     def _push_behind(self, entry: Entry) -> None:

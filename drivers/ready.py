@@ -44,7 +44,6 @@ class Ready:
         self._stale = 0
 
     def push(self, entry: Entry) -> None:
-        """Add an entry."""
         entry.index = self
         line = self._lines.get(entry.line)
         if line is None and (self._lines is not _NO_LINES or len(self._back) >= _SHORT):
@@ -158,7 +157,6 @@ class Ready:
         return len(self._back) + sum(map(len, self._lines.values()))
 
     def count(self) -> int:
-        """Count the entries."""
         return self.count_stored() - self._stale
 
     def _open(self, key: Any) -> deque[Entry] | None:

@@ -43,7 +43,6 @@ class Registry:
             raise DriverExists(name=driver.name)
 
     def find(self, name: str) -> Driver:
-        """Find a driver by its name."""
         check_name("driver", name)
         found = self._lookup(name)
         if found is None:

@@ -36,7 +36,6 @@ class RoundRobin:
         return entry
 
     def discard(self, entry: Entry) -> None:
-        """Remove an entry."""
         entry.index = None
         del self._by_number[_number(entry)]
 

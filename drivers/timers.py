@@ -75,7 +75,6 @@ class Timers(Generic[T]):
         slot.add(entry)
 
     def remove(self, entry: T) -> None:
-        """Remove the entry from the queue."""
         if entry.queued >= self._horizon:
             slot = self._slots[entry.queued]
             slot.remove(entry)

@@ -84,7 +84,6 @@ class ReplyTube:
         self._port.ack(reply)
 
     def drop(self) -> None:
-        """Remove the tube and its replies."""
         self._port.drop(True)
 
 
@@ -112,7 +111,6 @@ class PendingCalls:
         return call, future
 
     def forget(self, call: str) -> None:
-        """Forget a call whose caller has stopped waiting."""
         with self._lock:
             self._pending.pop(call, None)
 

@@ -54,7 +54,6 @@ class Alarm:
                 raise
 
     def cancel(self) -> None:
-        """Cancel the alarm."""
         self.when = NEVER
 
     def is_set_to(self, when: int) -> bool:
@@ -78,7 +77,6 @@ class Schedule:
 
     @property
     def first(self) -> int:
-        """The earliest time."""
         return self._moments[0][0] if self._moments else NEVER
 
     def add(self, when: int, alarm: Alarm) -> None:
@@ -108,7 +106,6 @@ class AlarmThread:
         self._is_running = False
 
     def schedule(self, when: int, alarm: Alarm) -> None:
-        """Fire the alarm at `when`."""
         if not self._is_running:
             with self._starting:
                 if not self._is_running:

@@ -66,7 +66,6 @@ class PortBase(Generic[F]):
         return (data if self.codec is None else encode(self.codec, data)), options
 
     def gather(self, items: object, options: Options, errors: object = "raise") -> Batch:
-        """Check and encode the arguments of `put_many`."""
         batch = gather(self._driver, self.codec, items, options, errors)
         if self._driver.lane is not None:
             for each, _ in batch.runs:
@@ -81,11 +80,9 @@ class PortBase(Generic[F]):
             _log.warning(_NO_LANE, shared.name, lane)
 
     def full_error(self, tasks: int) -> TubeFull:
-        """Return the error for a put of `tasks` tasks that have no room."""
         return TubeFull(tube=self.tube.name, tasks=tasks, capacity=self.tube.options.get("capacity"))
 
     def prepare_update(self, changes: Options) -> Facts:
-        """Check the changes of an update and encode its data."""
         checked = self._driver.check_update(changes)
         if self.codec is not None and "data" in checked:
             checked["data"] = encode(self.codec, checked["data"])
@@ -120,7 +117,6 @@ class PortBase(Generic[F]):
         return self.resolve_task(task)
 
     def check_pri(self, pri: object) -> int:
-        """Check a new priority."""
         self.require_option("pri")
         return priority("pri", pri)
 
@@ -154,12 +150,10 @@ def check_end(task: F) -> F | None:
 
 
 def check_reason(reason: str | None) -> str | None:
-    """Check the reason of a release or bury."""
     return None if reason is None else text("reason", reason)
 
 
 def mark_finished(task: object) -> None:
-    """Mark a task as finished by its caller."""
     if isinstance(task, TaskView):
         task._take = FINISHED
 

@@ -72,6 +72,5 @@ class Outage:
         return self._policy.delay(self._failures)
 
     def end(self) -> None:
-        """End the outage after a success."""
         self._failures = 0
         self._is_logged = False

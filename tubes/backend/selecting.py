@@ -128,7 +128,6 @@ def check_filters(
     newest_first: object,
     limit: object,
 ) -> Filters:
-    """Check the arguments of `Tube.select`."""
     wanted = None if state is None else _check_state(state)
     why = None if reason is None else text("reason", reason)
     if why is not None and wanted is None:
@@ -175,13 +174,11 @@ def narrowed(filters: Filters, act: str) -> Filters:
 
 
 def changeable(act: str, seen: list[Seen]) -> list[Seen]:
-    """Return the tasks that a change applies to."""
     letters = {state.value for state in CHANGED_STATES[act]}
     return [one for one in seen if one[2] in letters]
 
 
 def changeable_tasks(act: str, tasks: list[F]) -> list[F]:
-    """Return the tasks that a change applies to."""
     return [task for task in tasks if task._state in CHANGED_STATES[act]]
 
 
@@ -203,7 +200,6 @@ def cancelled_tasks(tasks: list[F], done: list[bool], reason: str | None) -> lis
 
 
 def check_progress(callback: object) -> None:
-    """Check a callback for the progress of a change."""
     if callback is not None and (not callable(callback) or iscoroutinefunction(callback)):
         raise InvalidOption(option="on_progress", value=callback, rule="must be a plain function")
 

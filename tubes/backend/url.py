@@ -83,7 +83,6 @@ class Place(NamedTuple):
 
 
 def remove_settings(url: str, place: Place, settings: Collection[str]) -> str:
-    """Remove these settings from a URL."""
     if place.settings.keys().isdisjoint(settings):
         return url
     remaining = {name: value for name, value in place.settings.items() if name not in settings}
@@ -142,7 +141,6 @@ def read(url: str) -> Place:
 
 
 def _read_file(url: str) -> Place:
-    """Parse the URL of a folder."""
     parts = _split(url)
     if parts is None or parts.netloc or not parts.path:
         rule = f"must name a folder, as in file:jobs or file:///var/lib/jobs; {_ESCAPE_HINT}"

@@ -39,7 +39,6 @@ class Grid:
         self._rows: list[list[Text]] = []
 
     def add_row(self, *cells: Text) -> None:
-        """Add a row with a cell for each column."""
         self._rows.append(list(cells))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -50,12 +50,10 @@ def complete_lanes(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_drivers(incomplete: str) -> list[str]:
-    """Return the names of drivers with this prefix."""
     return [name for name in known_drivers() if name.startswith(incomplete)]
 
 
 def complete_states(incomplete: str) -> list[str]:
-    """Return the states of tasks with this prefix."""
     return [name for name in ("ready", "taken", "buried", "delayed", "done") if name.startswith(incomplete)]
 
 
@@ -304,7 +302,6 @@ def apply_to_each(ids: Iterable[int], act: Callable[[int], object], action: str)
 
 
 def join_ids(ids: Iterable[int]) -> str:
-    """Return ids as text, separated by commas."""
     return ", ".join(map(str, ids))
 
 
@@ -319,7 +316,6 @@ def require_confirmation(what: str, *, yes: bool) -> None:
 
 
 def drop_none(**options: object) -> Facts:
-    """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -329,7 +325,6 @@ def lanes(tube: tubes.Tube, utube: str | None) -> dict[str, str]:
 
 
 def pairs(words: Iterable[str], option: str) -> dict[str, str]:
-    """Parse `name=value` words into a dict."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")

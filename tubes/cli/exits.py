@@ -91,7 +91,6 @@ class Group(TyperGroup):
 
     @override
     def main(self, *args: Any, **extra: Any) -> NoReturn:
-        """Run a command and exit."""
         extra |= {"prog_name": "tubes", "standalone_mode": False}
         try:
             prepare()
@@ -118,12 +117,10 @@ def describe_error(error: BaseException) -> str:
 
 
 def code_of(error: tubes.TubesError) -> Exit:
-    """Return the exit code for an error of the queue."""
     return next(code for kinds, code in _KINDS if isinstance(error, kinds))
 
 
 def _handle(error: BaseException) -> int:
-    """Print a message for an error, and return the exit code."""
     if os.environ.get("TUBES_DEBUG") == "1":
         raise error
     # Typer turns a broken pipe into an exit with its own code.

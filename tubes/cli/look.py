@@ -125,11 +125,9 @@ class _Times:
         self.holds: Final = array("d")
 
     def waited(self, tube: str, seconds: float) -> None:
-        """Record the seconds for which a task was ready."""
         self.waits.append(seconds)
 
     def held(self, tube: str, seconds: float) -> None:
-        """Record the seconds for which a task was taken."""
         self.holds.append(seconds)
 
     def buried(self, tube: str, reason: str | None) -> None:
@@ -157,7 +155,6 @@ def _summarize(spans: array[float]) -> dict[str, float | None]:
 
 
 def overview_json(name: str, overview: library.Overview) -> dict[str, object]:
-    """Return the overview of a tube as a JSON object."""
     facts = dataclasses.asdict(overview)
     statistics = facts.pop("statistics")
     options = None if overview.options is None else options_json(overview.options)
@@ -356,7 +353,6 @@ def lanes(
 
 
 def busiest(lanes: list[library.LaneInfo], limit: int) -> list[library.LaneInfo]:
-    """Return the `limit` lanes with the most tasks."""
     return sorted(lanes, key=lambda lane: (-lane.ready - lane.taken, lane.name))[:limit]
 
 
@@ -371,7 +367,6 @@ _LANES = (
 
 
 def lanes_table(lanes: list[library.LaneInfo], now: float) -> Grid:
-    """Build a table with one lane per row."""
     grid = Grid(_LANES)
     for lane in lanes:
         facts = (lane.ready, f"{lane.taken}/{lane.max_in_flight}", moment(lane.next_start, now))

@@ -38,13 +38,11 @@ def console() -> Console:
 
 
 def print_line(words: str) -> None:
-    """Print a line on stdout."""
     sys.stdout.write(f"{words}\n")
     sys.stdout.flush()
 
 
 def print_json(thing: object) -> None:
-    """Print a line of JSON on stdout."""
     print_line(to_json(thing, sys.stdout.encoding))
 
 
@@ -86,7 +84,6 @@ def _value_of(name: str, error_name: str, read: Callable[[], object]) -> dict[st
 
 
 def task_json(task: tubes.Task) -> dict[str, object]:
-    """Return all fields of a task as JSON."""
     return {
         "tube": task.tube,
         "id": task.id,
@@ -175,7 +172,6 @@ _DATA = Column("data", least=12)
 
 
 def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Grid:
-    """Build a table with one task per row."""
     now = time.time()
     rows = list(tasks)
     results = any(task.ended is not None for task in rows)

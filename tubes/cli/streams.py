@@ -31,7 +31,6 @@ def stdin() -> IO[bytes]:
 
 
 def is_interactive() -> bool:
-    """Return True if stdin is a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 

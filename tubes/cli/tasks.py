@@ -129,7 +129,6 @@ def put(
 
 
 def _arguments(words: list[str], codec: str, read: Callable[[str], object]) -> Iterator[object]:
-    """Yield the data of tasks from arguments of the command line."""
     for word in words:
         try:
             yield os.fsencode(word) if codec == "raw" else read(word)
@@ -138,7 +137,6 @@ def _arguments(words: list[str], codec: str, read: Callable[[str], object]) -> I
 
 
 def _lines(codec: str, read: Callable[[str], object]) -> Iterator[object]:
-    """Yield the data of tasks from the lines of stdin."""
     for number, raw in enumerate(stdin(), 1):
         if codec == "raw":
             yield raw.removesuffix(b"\n")

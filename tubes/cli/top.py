@@ -125,7 +125,6 @@ class Board:
         return found
 
     def json(self) -> None:
-        """Print a line of JSON for each tube."""
         for name in _sort_by_work(self.overviews):
             print_json(overview_json(name, self.overviews[name]) | {"rates": self.rates[name]})
 
@@ -178,7 +177,6 @@ def _sort_by_work(overviews: dict[str, tubes.Overview]) -> list[str]:
 
 
 def _rates(old: tubes.Overview | None, new: tubes.Overview) -> dict[str, float]:
-    """Return calls per second between two overviews, or {} without an old one."""
     if old is None or new.at <= old.at:
         return {}
     old_calls, new_calls = old.statistics.calls, new.statistics.calls

@@ -122,7 +122,6 @@ def worker(
 
 
 def _supervise(words: list[str], processes: int, url: str | None, *, burst: bool, reload: bool) -> None:
-    """Run processes of `tubes worker` with these arguments."""
     place = url or url_of_environment() or ""
     if processes > 1 and place.partition(":")[0].lower() in ("memory", "file"):
         raise Stop(_NOT_SHARED, Exit.USAGE)
@@ -214,7 +213,6 @@ def _make(target: str, factory: Callable[[tubes.Queue], object], queue: Callable
 
 
 def _load(target: str) -> Any:
-    """Import the module, and return its attribute."""
     module, _, name = target.partition(":")
     if not module or not name:
         raise Stop(f"{target!r}: must be module:worker", Exit.USAGE)

@@ -224,7 +224,6 @@ class Database:
         return self._newest
 
     def find_numbers(self) -> None:
-        """Read the numbers in use."""
         self.read_dropped()
         self._newest = max((self.read_number("SELECT coalesce(max(number), 0) FROM tubes"), *self.dropped_numbers))
 
@@ -254,7 +253,6 @@ class Database:
         return True
 
     def write_time(self, now: int) -> bool:
-        """Write the current time."""
         self.execute("REPLACE INTO store VALUES ('now', ?)", (now,))
         self.last_time = now
         return False
@@ -265,7 +263,6 @@ class Database:
         self.rollback()
 
     def rollback(self) -> None:
-        """Roll back the open transaction, if there is one."""
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
 
@@ -366,7 +363,6 @@ def back_up(folder: Path, target: Path, url: str) -> None:
 
 
 def is_full(error: sqlite3.Error | OverflowError) -> bool:
-    """True if the disk is full."""
     return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
 
 
@@ -376,7 +372,6 @@ def is_too_large(error: sqlite3.Error | OverflowError) -> bool:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """True if the file is damaged."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     # A missing table or column is SQLITE_ERROR.
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)

@@ -43,7 +43,6 @@ class Deferred:
         self._uses: Final[Counter[_Step]] = Counter()
 
     def count(self, id: int, step: _Step) -> None:
-        """Add a move of a task."""
         self._steps.setdefault(id, []).append(step)
         self._uses[step] += 1
 
@@ -54,7 +53,6 @@ class Deferred:
         return self._uses - Counter(step for id in written for step in self._steps.get(id, ()))
 
     def forget(self, tasks: Iterable[int], done: Iterable[int]) -> None:
-        """Remove tasks that were written."""
         if self.tasks:
             self._uses.subtract(step for id in tasks for step in self._steps.pop(id, ()))
             for id in tasks:
@@ -62,7 +60,6 @@ class Deferred:
         self.done.difference_update(done)
 
     def clear(self) -> None:
-        """Remove all changes."""
         for noted in (self.tasks, self.done, self._steps, self._uses):
             noted.clear()
 

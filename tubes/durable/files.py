@@ -106,7 +106,6 @@ class Files:
         raise self.fail(error) from error
 
     def usage(self) -> FolderUsage:
-        """Return the disk usage."""
         about = self._path.stat()
         size = about.st_size
         for other in (self._log, self._path.with_name("reserve")):
@@ -146,7 +145,6 @@ class Files:
         return self._failed
 
     def check(self) -> None:
-        """Raise the error of the store if it has failed."""
         if self._failed is not None:
             raise StoreFailed(**self._failed.facts)
 

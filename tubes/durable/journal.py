@@ -196,7 +196,6 @@ class Journal:
         return True
 
     def _note_puts(self) -> None:
-        """Note all new tasks."""
         engine = self._engine
         new = range(self._next_id, engine.next_id)
         tasks, deferred = engine.tasks, engine.deferred.tasks
@@ -288,7 +287,6 @@ class Journal:
             self._database.executemany("DELETE FROM tasks WHERE key=?", removed)
 
     def _write_done(self, base: int, now: int) -> None:
-        """Write the done tasks that were added or removed."""
         find = self._engine.done.find
         removed: list[Row] = []
         kept: list[Row] = []

@@ -105,11 +105,9 @@ class AsyncSyncedPort:
         return method
 
     def relay_limit(self, target: object) -> int:
-        """See `CallPort.relay_limit`."""
         return self._port.relay_limit(target._port if isinstance(target, AsyncSyncedPort) else target)
 
     async def relay(self, target: AsyncSyncedPort, *moved: object) -> object:
-        """See `CallPort.relay`."""
         return await self.__getattr__("relay")(target._port, *moved)
 
     async def _sync(self, result: object, name: str) -> None:

@@ -126,7 +126,6 @@ def _load(place: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
 
 
 def _create_database() -> sqlite3.Connection:
-    """Create an empty database in memory."""
     file = sqlite3.connect(":memory:", isolation_level=None)
     file.execute(f"PRAGMA page_size={PAGE}")
     file.text_factory = _decode
@@ -337,7 +336,6 @@ def _find_wrong_others(file: sqlite3.Connection, *, fix: bool) -> list[_Place]:
 
 
 def _is_valid(read: Callable[[Any], object], value: object) -> bool:
-    """True if `read` accepts the value."""
     try:
         read(value)
     except rows.UNREADABLE:

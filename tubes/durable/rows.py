@@ -95,12 +95,10 @@ def encode_name(name: str) -> bytes:
 
 
 def decode_name(raw: bytes) -> str:
-    """Decode the result of `encode_name`."""
     return raw.decode("utf-8", "surrogatepass")
 
 
 def parse_extras(text: str) -> Extras:
-    """Parse the result of `format_extras`."""
     extras = Extras(**json.loads(text))
     if extras.key_ttl.__class__ is not int or extras.max_attempts.__class__ is not int:
         raise TypeError(text)
@@ -171,7 +169,6 @@ def _not_integers(task: str, columns: Mapping[str, object]) -> TypeError:
 
 
 def done_row(base: int, done: Done) -> Row:
-    """Return the row of a kept done task."""
     names = ("created", "attempts", "pri", "utube", "ttl", "ttr", "dead", "ended", "why")
     facts: dict[str, object] = {name: getattr(done, name) for name in names}
     facts["extras"] = None if done.extras is None else done.extras._asdict()
@@ -179,7 +176,6 @@ def done_row(base: int, done: Done) -> Row:
 
 
 def read_done(row: Row) -> Done:
-    """Return the done task of a row."""
     key, data, result, until, text = row
     done = Done()
     facts = json.loads(text)
@@ -275,7 +271,6 @@ def facts_text(engine: JournaledEngine, now: int) -> str:
 
 
 def read_facts(text: str) -> Facts:
-    """Parse the result of `facts_text`."""
     facts: Facts = json.loads(text)
     uses = facts["uses"].values()
     numbers = [facts[name] for name in ("born", "next_id", "next_take", "rows", "number", "now")]
@@ -288,7 +283,6 @@ def read_facts(text: str) -> Facts:
 
 
 def read_uses(engine: JournaledEngine, uses: Mapping[str, int]) -> None:
-    """Restore the counters of moves."""
     for name, rows in engine._steps.items():
         for was, step in rows.items():
             step.uses = uses.get(f"{name} {'' if was is None else was.value}", 0)
@@ -322,7 +316,6 @@ def check_rate(text: str) -> None:
 
 
 def read_rate(rate: RateLimit, text: str) -> None:
-    """Restore the state of a new rate limit."""
     check_rate(text)
     facts = json.loads(text)
     rate.blocked, rate.reason = facts["blocked"], facts.get("reason")

@@ -94,7 +94,6 @@ class DurableStore(MemoryStore):
         return self._files.syncer
 
     def usage(self) -> FolderUsage:
-        """Return the disk usage."""
         return self._files.usage()
 
     def sync(self) -> None:

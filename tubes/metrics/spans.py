@@ -67,7 +67,6 @@ class Spans:
         self._lock: Final = threading.Lock()
 
     def __call__(self, task: TaskView, event: str) -> None:
-        """Handle a change of a task."""
         now, state = self._now(), task.state
         with self._lock:
             before, since = self._states.get(task.id, (None, now))

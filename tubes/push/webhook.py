@@ -88,7 +88,6 @@ def retry_after(reply: Reply, default: float) -> float:
 
 
 def make_retry(task: AsyncTask, reason: str) -> Retry:
-    """Return the error for a failed attempt."""
     has_own = task._tube._port.shared.options.get("backoff")
     return Retry(None if has_own else _BACKOFF.delay(task.attempts, task.id), reason)
 

@@ -89,7 +89,6 @@ class Access:
         self._bodies: Final = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request or the lifespan."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -68,7 +68,6 @@ class App:
         self.admin: Final = Access(_router(admin, None), write, bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request or the lifespan."""
         await self._app(scope, receive, send)
 
 

@@ -133,5 +133,4 @@ def encode_reply(value: object) -> bytes:
 
 
 def json_reply(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return a JSON reply."""
     return Response(encode_reply(value), status, headers, "application/json")

@@ -127,7 +127,6 @@ class Namespace:
 
 
 def has_taken_tasks(tubes: dict[str, Overview]) -> bool:
-    """True if a task of these tubes is taken."""
     return any(tube.statistics.tasks["taken"] for tube in tubes.values())
 
 
@@ -192,7 +191,6 @@ class Namespaces:
                     await self.get(name)
 
     async def names(self) -> list[str]:
-        """Return the namespaces that have tubes."""
         return await self.root.admin.namespaces()
 
     async def overview(self) -> dict[str, dict[str, Overview]]:

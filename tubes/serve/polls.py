@@ -160,7 +160,6 @@ async def _take_ready(space: Namespace, names: list[str], limit: int, ttr: float
 async def take(
     space: Namespace, names: list[str], limit: int, wait: float, ttr: float | None, order: str
 ) -> list[AsyncTask]:
-    """Take tasks from one tube or from several."""
     if len(names) == 1:
         return await space.apply(names[0], lambda tube: tube.take_many(limit, wait, ttr=ttr), waits=wait > 0)
     tubes = [await space.apply(name, _identity) for name in names]
@@ -175,7 +174,6 @@ async def _identity(tube: Value) -> Value:
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

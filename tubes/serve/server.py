@@ -97,7 +97,6 @@ class LocalOnly:
         self._app: Final = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request or the lifespan."""
         host_headers = [value for name, value in scope.get("headers", ()) if name == b"host"]
         if is_from_browser(scope) or not all(map(_is_local_host, host_headers)):
             error = HTTPException(403, "this address accepts only programs on its own machine")

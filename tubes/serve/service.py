@@ -92,7 +92,6 @@ class Service:
 
     @property
     def is_closing(self) -> bool:
-        """True once the service is stopping."""
         return self.polls.is_closing
 
     def close(self) -> None:
@@ -181,7 +180,6 @@ class Service:
         return {} if limit is None else {MAX_WAITING: limit}
 
     def max_body(self, token: Token) -> int:
-        """Return the maximum bytes of a body of this token."""
         return min(self.limits.body, token.limits.get("body", self.limits.body))
 
     def authenticate(self, scope: Scope) -> Token:

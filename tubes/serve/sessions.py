@@ -40,7 +40,6 @@ class Sessions:
         self._leaving: Final[set[asyncio.Task[None]]] = set()
 
     async def begin(self, space: Namespace, ttl: object, token: Token) -> str:
-        """Begin a session; return its text."""
         span = micros("ttl", ttl)
         text = f"{uuid4().hex}-{span}"
         await self._join(space, text, token, create=True)

@@ -277,7 +277,6 @@ class Leases:
         self._secret: Final = secret
 
     def sign(self, namespace: str, lease: str) -> str:
-        """Return the signed lease for a client."""
         return lease if self._secret is None else f"{lease}.{self._sign(namespace, lease)}"
 
     def read(self, namespace: str, text: str) -> Lease:

@@ -50,12 +50,10 @@ def _columns_for(codec: str) -> dict[str, tuple[str, DataType]]:
 
 
 def schema_of(codec: str) -> str:
-    """Return the schema as Spark DDL."""
     return ", ".join(f"{name} {kind}" for name, (kind, _) in _columns_for(codec).items())
 
 
 def types_of(codec: str) -> StructType:
-    """Return the schema as Spark types."""
     # Only CREATE TABLE needs this slow import.
     from pyspark.sql.pandas.types import from_arrow_schema  # pyright: ignore[reportUnknownVariableType]
 

@@ -202,7 +202,6 @@ def _to_json(scalar: Any) -> object:
 
 
 def _put_option(value: Any) -> object:
-    """Convert a value to the type that `put` expects."""
     if value.__class__ is tuple:
         return dict(value)
     if isinstance(value, decimal.Decimal):

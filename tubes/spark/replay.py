@@ -32,7 +32,6 @@ class Replay(NamedTuple):
 
     @classmethod
     def from_offset(cls, offset: Mapping[str, Any]) -> Replay | None:
-        """Return the replay in an offset, or None."""
         return cls(*offset[_NAME]) if _NAME in offset else None
 
     def page(self, tube: Tube, count: int) -> Replay:
@@ -47,7 +46,6 @@ class Replay(NamedTuple):
         return [] if read is None else BulkReader(tube).list_kept_between(read, self.read)
 
     def to_offset(self) -> dict[str, object]:
-        """Return the fields for an offset."""
         return {_NAME: list(self)}
 
 

@@ -80,11 +80,9 @@ class Settings:
         return self.states >= _LIVING and self.lane is None
 
     def connect(self, *, lease: float = 30.0) -> Queue:
-        """Open a connection with this lease."""
         return tubes.connect(self.address.locate(), codec=self.codec, session_ttl=lease)
 
     def share(self) -> AbstractContextManager[Queue]:
-        """Borrow a connection from the pool of this process."""
         return shared_queue(self.address.locate(), self.codec)
 
     def find(self, queue: Queue) -> Tube:
@@ -111,7 +109,6 @@ class Settings:
             raise
 
     def find_codec(self) -> Codec:
-        """Return the codec of the data."""
         return find_codec(self.codec)
 
 

@@ -50,7 +50,6 @@ class Sink:
         return chunks
 
     def _discard(self, writes: set[str]) -> None:
-        """Remove the staged chunks of these writes."""
         with self._settings.share() as queue:
             writer = Writer(self._settings.find(queue))
             for write in writes:

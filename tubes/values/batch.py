@@ -98,7 +98,6 @@ class Batch:
             raise InvalidOption(option="items", value=self.size, rule=rule)
 
     def __iter__(self) -> Iterator[tuple[Any, Options]]:
-        """Iterate over data and options of the tasks, in order."""
         for options, many in self.runs:
             for data in many:
                 yield data, options
@@ -185,7 +184,6 @@ def _options_of(driver: Driver, base: Options, item: Item) -> Options:
 
 
 def check_limit(value: object) -> int:
-    """Check the limit of a `take_many`."""
     return integer("limit", value, MAX_TAKE_LIMIT, least=1)
 
 

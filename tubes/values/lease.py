@@ -79,7 +79,6 @@ class Lease(str):
 
     @classmethod
     def of(cls, tube: str, id: int, born: int, number: int, session: int, take: int) -> Self:
-        """Create a lease."""
         lease = super().__new__(cls, _text_of(_FIELDS.pack(born, number, session, take, id) + tube.encode()))
         lease.born, lease.number, lease.session, lease.take, lease.id = born, number, session, take, id
         lease.tube = tube

@@ -69,5 +69,4 @@ def exact_names(patterns: Collection[str]) -> list[str]:
 
 
 def match_names(names: Iterable[str], patterns: Collection[str]) -> list[str]:
-    """Return the names that match one of the patterns."""
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]

@@ -150,7 +150,6 @@ class Fetcher:
         self._start_task(task, self.route)
 
     def free(self) -> None:
-        """Mark one handler as free."""
         self._free += 1
         if self._free > 0:
             self._has_room.set()

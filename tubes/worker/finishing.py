@@ -109,7 +109,6 @@ class Finishing:
         self._lifetime: Final = lifetime
 
     async def finish(self, task: AsyncTask, verdict: Verdict) -> Outcome:
-        """Carry out a verdict."""
         return await run_async(carry_out(task._tube, task, verdict, self._lifetime.has_ended), call)
 
     async def reply(self, task: AsyncTask, verdict: Verdict, *, return_if_full: bool = True) -> bool:

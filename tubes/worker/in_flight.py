@@ -31,7 +31,6 @@ Take: TypeAlias = tuple[str, int, int]
 
 
 def take_of(task: TaskView) -> Take:
-    """Return the take of a task."""
     return task.tube, task.id, task._take
 
 

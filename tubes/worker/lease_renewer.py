@@ -77,11 +77,9 @@ class LeaseRenewer:
         return self._tasks.pop(in_flight, self) is None
 
     def holds(self, in_flight: InFlight) -> bool:
-        """Return True if the task has not been claimed yet."""
         return in_flight in self._tasks
 
     def close(self) -> None:
-        """Stop renewing all tasks."""
         with self._changed:
             self._closed = True
             self._tasks.clear()

@@ -106,7 +106,6 @@ class Verdict(NamedTuple):
     is_interrupted: bool = False
 
     def is_last(self, task: TaskView) -> bool:
-        """Return True if this is the last attempt."""
         if self.method == "decline":
             return False
         return self.method != "release" or (task.max_attempts is not None and task.attempts >= task.max_attempts)

@@ -183,7 +183,6 @@ class Processes:
         return child.end()
 
     def close(self) -> None:
-        """End all processes, idle and busy."""
         with self._lock:
             self._closed = True
             idle, busy = [*self._idle], self._all.difference(self._idle)

@@ -70,12 +70,10 @@ class Route:
 
     @property
     def targets(self) -> list[Target]:
-        """All targets of the route."""
         return [self.target] if isinstance(self.target, Target) else [*self.target.values()]
 
     @property
     def name(self) -> str:
-        """The names of the handlers, for logs and lists."""
         return self.target.name if isinstance(self.target, Target) else ", ".join(self.target)
 
     def target_of(self, task: TaskView) -> Target:

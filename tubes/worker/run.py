@@ -224,7 +224,6 @@ class Run:
     # -- a task --------------------------------------------------------------------------------------------------------
 
     def _start(self, task: AsyncTask, route: Route) -> None:
-        """Start the handler of a task that was taken."""
         entry = InFlight(task, route, route.target_of(task))
         self._in_flight.add(entry)
         self._takes[entry.take] = entry
@@ -242,7 +241,6 @@ class Run:
         entry.runner = asyncio.get_running_loop().create_task(work)
 
     async def _handle(self, entry: InFlight) -> None:
-        """Call the handler of a task, and finish the task."""
         try:
             if entry.loss is not None:  # Since before this call.
                 return

@@ -36,7 +36,6 @@ class Every:
         self._span: Final = round(span * SECOND)
 
     def next_after(self, moment: int) -> int:
-        """Return the next multiple of the interval."""
         return (moment // self._span + 1) * self._span
 
 
@@ -83,7 +82,6 @@ class AnyOf:
         self._schedules: Final = schedules
 
     def next_after(self, moment: int) -> int:
-        """Return the first occurrence of any schedule after a moment."""
         return min(schedule.next_after(moment) for schedule in self._schedules)
 
 

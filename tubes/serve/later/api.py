@@ -90,7 +90,6 @@ class _Endpoint:
         self._act: Final = act
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
         scope[REPLY_TO_ERROR] = _empty_reply
         if scope["method"] != "POST":
             raise HTTPException(400)
@@ -132,5 +131,4 @@ def _member(body: dict[str, object], name: str, kind: type) -> Any:
 
 
 def _lane_of(url: URL) -> str:
-    """Return the lane of a callback."""
     return f"{url.host}:{url.port}"

@@ -59,6 +59,5 @@ class _NotFound:
     """Reply 404 to paths that lmstfy does not have."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
         scope[REPLY_TO_ERROR] = error_reply
         raise not_found()

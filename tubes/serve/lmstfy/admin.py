@@ -55,7 +55,6 @@ class AdminCall:
 
     @property
     def namespace(self) -> str:
-        """The namespace in the path."""
         name = self.path["namespace"]
         if len(name) > MAX_NAME:
             raise bad_request("the namespace name was too long")
@@ -65,7 +64,6 @@ class AdminCall:
 
     @property
     def tokens(self) -> Tokens:
-        """The tokens of the service."""
         if self.service.tokens is None:
             raise bad_request("the service has no tokens: start it with --tokens")
         return self.service.tokens
@@ -89,7 +87,6 @@ class AdminCall:
         return grant.namespace == self.namespace and any(_pattern_covers(tube, grant.tube) for tube in self.tubes)
 
     async def body(self) -> bytes:
-        """Read the body of the request."""
         return await read_body(self.scope, self.receive, _MAX_BODY)
 
     def check(self, right: str) -> None:
@@ -193,7 +190,6 @@ async def _list(call: AdminCall) -> Response:
 
 
 async def _revoke(call: AdminCall) -> Response:
-    """Revoke a token."""
     token = call.token
     if token is not None:
         call.tokens.revoke(token.id)
@@ -201,19 +197,16 @@ async def _revoke(call: AdminCall) -> Response:
 
 
 async def _show_limit(call: AdminCall) -> Response:
-    """Show how often a token may be used."""
     token = call.token
     limit = None if token is None else _limit_of(token.rates)
     return json_reply(limit, 404 if limit is None else 200)
 
 
 async def _add_limit(call: AdminCall) -> Response:
-    """Limit how often a token may be used, unless it has a limit already."""
     return await _set_limit(call, 201)
 
 
 async def _replace_limit(call: AdminCall) -> Response:
-    """Limit how often a token may be used."""
     return await _set_limit(call, 200)
 
 
@@ -234,7 +227,6 @@ async def _set_limit(call: AdminCall, status: int) -> Response:
 
 
 async def _remove_limit(call: AdminCall) -> Response:
-    """Remove the limit of a token."""
     token = call.token
     if token is not None:
         call.tokens.set_rates(token.id, _other_rates(token))
@@ -267,7 +259,6 @@ def _limit_of(rates: Mapping[str, Rate]) -> dict[str, int] | None:
 
 
 async def _list_limits(call: AdminCall) -> Response:
-    """List the limits of all tokens."""
     limits: list[Facts] = []
     for token in [] if call.service.tokens is None else call.service.tokens.all():
         limit = _limit_of(token.rates)
@@ -288,12 +279,10 @@ async def _info(call: AdminCall) -> Response:
 
 
 async def _pools(call: AdminCall) -> Response:
-    """List the pools; there is only one."""
     return json_reply([POOL])
 
 
 async def _show_log(call: AdminCall) -> Response:
-    """Show whether the access log is written."""
     return json_reply({"status": "enabled" if call.service.logs_requests else "disabled"})
 
 
@@ -326,8 +315,6 @@ _HANDLERS: Final[dict[str, dict[str, tuple[Handler, str | None]]]] = {
 
 
 def routes(service: Service, metrics: Metrics, version: str) -> list[BaseRoute]:
-    """Return the routes for administrators."""
-
     async def show_metrics(call: AdminCall) -> Response:
         if not _has_right_everywhere(call.caller, _VIEW_RIGHTS):
             raise HTTPException(403, "the token must have a grant for all tubes of all namespaces: look without names")
@@ -352,7 +339,6 @@ class _Endpoint:
         self._handlers: Final = handlers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
         scope[REPLY_TO_ERROR] = error_reply
         path: dict[str, str] = scope["path_params"]
         if "token" in path:  # It may contain the text of a token.

@@ -40,7 +40,6 @@ INT64: Final = 2**63 - 1
 
 
 def bad_request(message: str) -> HTTPException:
-    """Return the exception for an invalid request."""
     return HTTPException(400, message)
 
 
@@ -56,7 +55,6 @@ def error_reply(error: BaseException, path: str) -> Response:
 
 
 def not_found() -> HTTPException:
-    """Return the exception for an unknown route."""
     return HTTPException(404, "api not found")
 
 
@@ -81,7 +79,6 @@ class Call(BaseCall):
 
     @property
     def queue(self) -> str:
-        """The name of the queue."""
         return self.path["queue"]
 
     def check(self, right: str, *queues: str) -> None:
@@ -177,7 +174,6 @@ class Endpoint:
         self._counted_statuses: Final = counted or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
         scope[REPLY_TO_ERROR] = error_reply
         method = scope["method"]
         if method not in self._handlers:

@@ -185,7 +185,6 @@ async def _has_queue(call: Call, name: str, *, create: bool) -> bool:
 
 
 async def peek(call: Call) -> Response:
-    """Show the next job."""
     task = await call.first("ready")
     if task is None:
         raise HTTPException(404, "the queue is empty")
@@ -218,18 +217,14 @@ async def _delete(call: Call, task: int) -> None:
 
 
 async def size(call: Call) -> Response:
-    """Count the jobs that are ready."""
     return _size_reply(call, await count_jobs(call, "ready"))
 
 
 async def dead_letter_size(call: Call) -> Response:
-    """Count the dead letters."""
     return _size_reply(call, await count_jobs(call, "buried"))
 
 
 async def count_jobs(call: Call, state: str) -> int:
-    """Return the number of jobs of a queue in a state."""
-
     async def count(tube: AsyncTube) -> int:
         return (await tube.statistics()).tasks[state]
 
@@ -241,7 +236,6 @@ def _size_reply(call: Call, size: int) -> Response:
 
 
 async def destroy(call: Call) -> Response:
-    """Remove the jobs that are ready."""
     await call.apply_or(lambda tube: tube.select("ready").delete(), None)
     return Response(status_code=204)
 

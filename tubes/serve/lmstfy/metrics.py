@@ -71,11 +71,9 @@ class Metrics:
             self._latency.labels(POOL, namespace, api, method).observe(seconds * 1000)
 
     def record_refusal(self, namespace: str, token: str, action: str) -> None:
-        """Record a request that a rate limit refused."""
         self._refused.labels(POOL, namespace, token, action).inc()
 
     def record_published(self, namespace: str, queue: str, jobs: int) -> None:
-        """Record published jobs."""
         self._published.labels(POOL).inc(jobs)
         self._queue_published.labels(POOL, *self._labels(namespace, queue)).inc(jobs)
 
@@ -92,7 +90,6 @@ class Metrics:
         self._acked.labels(POOL, *self._labels(namespace, queue)).observe(age)
 
     def record_respawned(self, jobs: int) -> None:
-        """Record respawned dead letters."""
         self._respawned.labels(POOL).inc(jobs)
 
     def text(self, tubes_by_namespace: dict[str, dict[str, Overview]]) -> bytes:

@@ -171,7 +171,6 @@ def _lease(call: Call, text: str) -> Lease:
 
 
 def _leases_of(call: Call, texts: list[str]) -> list[Lease]:
-    """Read these leases."""
     leases: list[Lease] = []
     for number, text in enumerate(texts):
         try:

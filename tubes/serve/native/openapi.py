@@ -26,7 +26,6 @@ _PROBLEM: Final[Schema] = {
 
 
 def description(operations: Iterable[Operation], version: str) -> dict[str, object]:
-    """Return the OpenAPI document of these operations."""
     paths: Facts = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)

@@ -54,12 +54,10 @@ class Call(BaseCall):
 
     @property
     def tube(self) -> str:
-        """The name of the tube in the path."""
         return self.path["tube"]
 
     @property
     def task(self) -> int:
-        """The id of the task in the path."""
         return int(_CHECK_ID("id", _parse_value(self.path["id"], PATH["id"])))
 
     def check(self, right: str, tube: str) -> None:
@@ -103,11 +101,9 @@ class Call(BaseCall):
         return headers if _TRACE.fullmatch(headers.get("traceparent", "")) else {}
 
     async def raw(self) -> bytes:
-        """Return the raw body."""
         return await read_body(self.scope, self.receive, self.service.max_body(self.token))
 
     async def body(self) -> Facts:
-        """Return the members of the JSON body."""
         members = parse_object(await self.raw())
         self.operation.check_body("body", members)
         return members
@@ -137,17 +133,14 @@ class Operation:
 
     @cached_property
     def check_body(self) -> Check:
-        """The check of the members of a body."""
         return schemas.compile_schema(self.body)
 
     @cached_property
     def check_query(self) -> Check:
-        """The check of the parameters of a query."""
         return schemas.compile_schema(schemas.request_schema(self.query, **self.rules))
 
     @property
     def name(self) -> str:
-        """The unique name of the operation."""
         return self.handler.__name__
 
     @property
@@ -170,7 +163,6 @@ class _Endpoint:
         self._allow: Final = ", ".join(operations)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
         operation = self._operations.get(scope["method"])
         if operation is None:
             raise HTTPException(405, f"this path allows only {self._allow}", {"allow": self._allow})
@@ -205,7 +197,6 @@ def _is_allowed(token: Token, right: str, path: dict[str, str]) -> bool:
 
 
 def routes_of(service: Service, operations: Iterable[Operation]) -> list[BaseRoute]:
-    """Return a route for each path."""
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation

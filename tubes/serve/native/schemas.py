@@ -44,13 +44,11 @@ def pattern_schema(pattern: str, rule: str) -> Schema:
 
 
 def nullable(schema: Schema) -> Schema:
-    """Return the schema of this value or null."""
     kinds = schema["type"]
     return {**schema, "type": [*([kinds] if isinstance(kinds, str) else kinds), "null"]}
 
 
 def list_schema(schema: Schema, maximum: int | None = None, *, minimum: int = 0) -> Schema:
-    """Return the schema of a list of these values."""
     bounds = {} if maximum is None else {"minItems": minimum, "maxItems": maximum}
     return {"type": "array", "items": schema, **bounds}
 

@@ -253,7 +253,6 @@ def _checkpoint_json(task: AsyncTask) -> str:
 
 
 def statistics_json(statistics: Statistics) -> dict[str, object]:
-    """Return the counts of a tube as JSON members."""
     return {
         "tasks": statistics.tasks,
         "calls": statistics.calls,
@@ -265,7 +264,6 @@ def statistics_json(statistics: Statistics) -> dict[str, object]:
 
 
 def overview_json(overview: Overview) -> dict[str, object]:
-    """Return a tube of an overview as JSON members."""
     return {
         "driver": overview.driver,
         "options": None if overview.options is None else options_json(overview.options),

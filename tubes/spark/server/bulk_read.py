@@ -90,7 +90,6 @@ class Table:
         self.columns: Final = columns
 
     def values(self, name: str) -> Sequence[Any]:
-        """Return the values of a column, one per task."""
         column = self.columns[name]
         return [column.value] * self.size if isinstance(column, Same) else column
 
@@ -102,7 +101,6 @@ class Table:
         return self.filter([value in values for value in self.values(name)])
 
     def filter(self, keep: Sequence[bool]) -> Table:
-        """Return the tasks for which `keep` is true."""
         return self if all(keep) else Table(sum(keep), self._filter_columns(keep))
 
     def _filter_columns(self, keep: Sequence[bool]) -> dict[str, Column]:
@@ -112,7 +110,6 @@ class Table:
         }
 
     def rows(self) -> list[Row]:
-        """Return the tasks as rows."""
         return [Row(*row) for row in zip(*(self.values(name) for name in Row._fields), strict=True)]
 
 
@@ -131,7 +128,6 @@ class Plain(Table):
         self.raws: Final = raws
 
     def values(self, name: str) -> Sequence[Any]:
-        """Return the values of a column, one per task."""
         if name == "data":
             return [raw[self.HEAD :] for raw in self.raws]
         if name == "created":
@@ -139,7 +135,6 @@ class Plain(Table):
         return super().values(name)
 
     def filter(self, keep: Sequence[bool]) -> Table:
-        """Return the tasks for which `keep` is true."""
         return self if all(keep) else Plain(list(compress(self.raws, keep)), self._filter_columns(keep))
 
 

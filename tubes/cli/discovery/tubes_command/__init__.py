@@ -9,7 +9,6 @@ import sys
 
 
 def main() -> None:
-    """Run the command."""
     try:
         from tubes.cli import main as run
     except KeyboardInterrupt:
