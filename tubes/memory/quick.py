@@ -130,8 +130,6 @@ class QuickPort(CallPort[F]):
             engine.untake(now, entry)
         del take_waiters[waiter]
         owner.waiters.discard(waiter)
-        if not take_waiters:
-            shared.end_section = None
         return is_awake
 
     def take(self) -> F | None:

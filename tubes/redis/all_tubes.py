@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tubes.drivers.options import SECOND
 from tubes.drivers.tube_options import as_arguments
@@ -17,10 +17,10 @@ from tubes.redis.transport.wire import ErrorReply, Reply
 from tubes.values.overview import Overview
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from tubes.redis.sessions.store import RedisStore
-
+T = TypeVar("T")
 #: Tubes per call of `overview`.
 _TUBES_PER_CALL: Final = 200
 #: Names per call of `tube_drivers`.
@@ -36,7 +36,7 @@ def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[d
     """
     found: dict[str, Overview] = {}
     unreadable: dict[str, object] = {}
-    for batch in _batches(names, 1 if store.server.moving else _TUBES_PER_CALL):
+    for batch in batches_of(names, 1 if store.server.moving else _TUBES_PER_CALL):
         keys = [store.key(name) for name in batch]
         now, *rows = list_of((yield from store.ask("overview", keys[0], store.now(), *keys)))
         for name, row in zip(batch, rows, strict=True):
@@ -71,7 +71,7 @@ def existing_names(store: RedisStore, names: list[str]) -> Flow[tuple[list[str],
     """Return the names of existing tubes, and the names that hold something else with the errors."""
     found: list[str] = []
     unreadable: dict[str, object] = {}
-    for batch in _batches(names, 1 if store.server.moving else _NAMES_PER_CALL):
+    for batch in batches_of(names, 1 if store.server.moving else _NAMES_PER_CALL):
         keys = [store.key(name) for name in batch]
         drivers = list_of((yield from store.ask("tube_drivers", keys[0], *keys)))
         for name, driver in zip(batch, drivers, strict=True):
@@ -83,9 +83,9 @@ def existing_names(store: RedisStore, names: list[str]) -> Flow[tuple[list[str],
     return found, unreadable
 
 
-def _batches(names: list[str], size: int) -> Iterator[list[str]]:
-    for start in range(0, len(names), size):
-        yield names[start : start + size]
+def batches_of(words: list[T], size: int = 1000) -> Iterable[list[T]]:
+    """Return these words in lists of at most this size."""
+    return (words[start : start + size] for start in range(0, len(words), size))
 
 
 def _oldest_age(store: RedisStore, name: str, driver: object, options: object) -> Flow[float | None]:

@@ -10,11 +10,12 @@ the takes, the counts.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from tubes.errors import TubeNotFound, Unreadable
 from tubes.redis import validation
+from tubes.redis.all_tubes import batches_of
 from tubes.redis.scripts.assembly import TAKES, TubeSettings, knobs_of, script
 from tubes.redis.scripts.parts import LAYOUT, PARTS
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from tubes.drivers.driver import Driver
     from tubes.redis.sessions.store import RedisStore
-T = TypeVar("T")
 #: Tasks per call; each costs more in a tube with lanes.
 _TASKS: Final = 200
 _TASKS_OF_LANES: Final = 100
@@ -128,6 +128,16 @@ class _Examination:
             raise TubeNotFound(name=self._name) if reply.code == "TUBEGONE" else error_of(reply, self._store.url)
         return reply
 
+    def _scan(self, name: str, *args: Word) -> Flow[list[list[Reply]]]:
+        """Call a script with its last cursor until it returns 0; return the rest of each reply."""
+        pages: list[list[Reply]] = []
+        cursor = 0
+        while True:
+            after, *page = list_of((yield from self._ask(name, *args, cursor)))
+            pages.append(page)
+            if (cursor := number_of(after)) == 0:
+                return pages
+
     def run(self, capacity: int, lane_options: str) -> Flow[None]:
         """Check the whole tube, in the order that the module's docstring gives."""
         kind = "list" if "LIST" in self._knobs else "zset"
@@ -157,24 +167,18 @@ class _Examination:
     def _ids(self) -> Flow[set[int]]:
         """Return the ids of all tasks."""
         ids: set[int] = set()
-        cursor = 0
-        while True:
-            after, batch, wrong = list_of((yield from self._ask("check_ids", cursor)))
+        for batch, wrong in (yield from self._scan("check_ids")):
             ids.update(map(int, bytes_of(batch).split()))
             self._found.add(wrong)
-            if (cursor := number_of(after)) == 0:
-                return ids
+        return ids
 
     def _sweep(self, index: str) -> Flow[list[Reply]]:
         """Check every entry of a key; return the facts that the script collects."""
         found: list[Reply] = []
-        cursor = 0
-        while True:
-            after, wrong, batch = list_of((yield from self._ask("check_index", index, cursor)))
+        for wrong, batch in (yield from self._scan("check_index", index)):
             self._found.add(wrong)
             found += list_of(batch)
-            if (cursor := number_of(after)) == 0:
-                return found
+        return found
 
     def _lanes(self) -> Flow[dict[bytes, int]]:
         """Return the recorded number of taken tasks per lane; report lanes that share a number."""
@@ -187,7 +191,7 @@ class _Examination:
             taken[name] = number_of(count)
             if number and by_number.setdefault(number, name) != name:
                 duplicates.add(name)
-        for batch in _batches(sorted(duplicates)):
+        for batch in batches_of(sorted(duplicates)):
             self._found.add((yield from self._ask("check_lanes", "1", *batch)))
         return taken
 
@@ -230,29 +234,24 @@ class _Examination:
         live = set(map(number_of, (yield from self._sweep("leases"))))
         rows = list(zip(*[iter(taken)] * 4, strict=True))
         orphans = [word for id, score, _, _ in rows if _session_of(score) not in live for word in (id, score)]
-        for batch in _batches(orphans):
+        for batch in batches_of(orphans):
             self._found.add((yield from self._ask("check_takes", "orphan", *batch)))
         if any(timeless for *_, timeless in rows):
             streams = yield from self._streams()
             dues = [(id, score) for id, score, _, timeless in rows if timeless and _session_of(score) not in streams]
-            for batch in _batches([word for pair in dues for word in pair]):
+            for batch in batches_of([word for pair in dues for word in pair]):
                 self._found.add((yield from self._ask("check_takes", "due", *batch)))
         if "LANE" in self._knobs:
             counted = Counter(lane for _, _, lane, _ in rows)
             # Tasks may have moved meanwhile: one script recounts all takes of these lanes at one moment.
             doubtful = sorted(lane for lane in lanes.keys() | counted.keys() if lanes.get(lane, 0) != counted[lane])
-            for batch in _batches(doubtful):
+            for batch in batches_of(doubtful):
                 self._found.add((yield from self._ask("check_lanes", "", *batch)))
 
     def _streams(self) -> Flow[set[int]]:
         """Return the sessions that hold tasks for streams."""
-        sessions: set[int] = set()
-        cursor = 0
-        while True:
-            after, batch = list_of((yield from self._ask("check_streams", cursor)))
-            sessions.update(map(number_of, list_of(batch)))
-            if (cursor := number_of(after)) == 0:
-                return sessions
+        pages = yield from self._scan("check_streams")
+        return {number_of(session) for (batch,) in pages for session in list_of(batch)}
 
     def _counts(self) -> Flow[None]:
         """Check the counts of the tube."""
@@ -268,7 +267,3 @@ class _Examination:
             self._found.add(wrong)
             if same == stamp:
                 return
-
-
-def _batches(words: list[T], size: int = 1000) -> Iterable[list[T]]:
-    return (words[start : start + size] for start in range(0, len(words), size))

@@ -30,7 +30,7 @@ from tubes.redis.options_version import LeaseSession, TubeSession
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.replies import list_of, number_of
 from tubes.redis.task_codec import Parsed, put_of
-from tubes.redis.transport.attempt import RESULTS, UNSURE, PortStep, is_refused_halfway, port_step
+from tubes.redis.transport.attempt import RESULTS, UNSURE, PortStep, port_step
 from tubes.redis.transport.script_call import AHEAD, SERVING, Flow, ScriptCall, ScriptLook
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of
 from tubes.values.lease import Lease
@@ -393,12 +393,13 @@ class Port(PortBase[F]):
             chunk = args[first : first + _UNDO_WORDS]
             undo_script, now = current.version.script(name), self.connection.store.now()
             reply = yield ScriptCall(undo_script, self.shared.key, chunk, current, now, slot=slot)
-            if type(reply) is ErrorReply and reply.code == "ALTERED":
+            step = port_step(name, reply)
+            if step is PortStep.RENEW:
                 current = yield from self._reopen(current)
-            elif type(reply) is ErrorReply and reply.code == "DAMAGED":
+            elif step is PortStep.REPAIR:
                 yield from self.connection.repair(self.shared.name)
             else:
-                if type(reply) is ErrorReply and is_refused_halfway(reply):
+                if step is PortStep.MARK:
                     yield from self.mark_damaged()
                 first += _UNDO_WORDS
 

@@ -19,7 +19,6 @@ from tubes.redis.port.base import PortConnection, Request, has_end_effects, lane
 from tubes.redis.port.methods import TubePort
 from tubes.redis.port.puts import NEEDS_OTHER_SCRIPT
 from tubes.redis.scripts.replies import BYTES, reply_types_of
-from tubes.redis.transport.attempt import is_refused_halfway
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
 from tubes.values.options import put_options
@@ -143,12 +142,6 @@ class ThreadPort(TubePort[F]):
             return super().call(name, request, changes=changes)
         return show(reply)
 
-    def _mark_if_damaged(self, reply: Reply) -> None:
-        """Mark the tube and raise an error if the server has refused a command halfway in a script."""
-        if type(reply) is ErrorReply and is_refused_halfway(reply):
-            self.run(self.mark_damaged())
-            raise self.refusal(reply)
-
     def put(self, data: object, options: Options, *usual: Any) -> F | None:
         """Add a task; return None if the tube is full."""
         options = put_options(options, *usual)
@@ -169,7 +162,8 @@ class ThreadPort(TubePort[F]):
             return puts.show_put(self, reply, new, raw)
         if reply is None:
             return None
-        self._mark_if_damaged(reply)
+        if type(reply) is ErrorReply:
+            self.run(self.settle("put", reply, packed.session))
         return self.connection.run(puts.put_encoded(self, raw, options, waits=False))
 
     def take(self) -> F | None:
@@ -187,7 +181,8 @@ class ThreadPort(TubePort[F]):
                 return self.show(task_codec.parse(reply))
             if type(reply) is int:
                 return None
-            self._mark_if_damaged(reply)
+            if type(reply) is ErrorReply:
+                self.run(self.settle("take", reply, packed.session))
         except TubesError:  # An unreadable task stays taken: after a release it would be the first task again.
             raise
         except BaseException:  # After an interrupt the caller does not get the task.
@@ -211,7 +206,8 @@ class ThreadPort(TubePort[F]):
         elif type(reply) is bytes:
             done = self.show(task_codec.parse(reply), task._record.data)
         else:
-            self._mark_if_damaged(reply)
+            if type(reply) is ErrorReply:
+                self.run(self.settle("ack", reply, packed.session))
             return super().ack(task)  # pyright: ignore[reportUnknownArgumentType]
         mark_finished(task)  # pyright: ignore[reportUnknownArgumentType]
         return done
@@ -225,7 +221,8 @@ class ThreadPort(TubePort[F]):
         reply = self._channel.exchange(self.shared.key, packed.next, tail, BYTES, packed.repeat_call, "next", words)
         if type(reply) is bytes:
             return takes.show_next(self, task, reply)
-        self._mark_if_damaged(reply)
+        if type(reply) is ErrorReply:
+            self.run(self.settle("next", reply, packed.session))
         return super().next(task)
 
     def _ack_words(self, task: TaskView) -> tuple[tuple[Word, ...], bytes]:

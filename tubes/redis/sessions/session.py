@@ -19,7 +19,7 @@ from tubes.redis.options_version import OpenedTube, TubeSession
 from tubes.redis.scripts.assembly import script
 from tubes.redis.scripts.parts import LAYOUT, PARTS
 from tubes.redis.scripts.replies import bytes_of, list_of, number_of
-from tubes.redis.transport.attempt import is_refused_halfway
+from tubes.redis.transport.attempt import PortStep, port_step
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply
 
@@ -186,10 +186,10 @@ class RedisSession:
             while session is not None:
                 leave = session.version.script("leave")
                 reply: Reply = yield ScriptCall(leave, key, (span, process), session, self._store.now())
-                if type(reply) is ErrorReply and is_refused_halfway(reply):
+                step = port_step("leave", reply)
+                if step is PortStep.MARK:
                     yield ScriptCall(script("damage"), key, ("1",))
-                is_altered = type(reply) is ErrorReply and reply.code == "ALTERED"
-                session = (yield from self._open_other(name, uuid)) if is_altered and name else None
+                session = (yield from self._open_other(name, uuid)) if step is PortStep.RENEW and name else None
         if how == "lose":
             for port in self.ports():
                 port.shared.watch(self._store.clock.micros() + int(span))

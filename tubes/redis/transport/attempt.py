@@ -24,7 +24,7 @@ The port of a tube takes the next step after an error reply (`port_step`):
 | SESSIONGONE, if the call was sent twice and may have run | RAISE_UNSURE |
 | any other SESSIONGONE; ALTERED | RENEW: open the tube again, and make a new call |
 | DAMAGED | REPAIR: repair the tube, and make a new call |
-| NOPERM in the middle of a script | MARK: mark the tube as damaged, and raise the error |
+| NOPERM in the middle of a script, whose writes stay | MARK: mark the tube as damaged, and raise the error |
 | AGAIN, DUE from the target of a move | TICK: run the script `tick` there, and make a new call |
 | any other error | RAISE |
 """
@@ -61,7 +61,7 @@ UNSURE: Final = "the session has ended since, so the call may or may not have be
 # Scripts without effect after their session has ended.
 _HOLDER_SCRIPTS: Final = frozenset(
     {"ack", "ack_many", "ack_with", "checkpoint", "decline", "release", "release_many", "renew_many", "set_ttr"}
-    | {"touch", "untake", "leave"}
+    | {"touch", "untake", "unput", "disarm", "leave"}
 )
 # Scripts that may have run before their session ended, if the call was sent twice.
 _UNREPEATABLE: Final = frozenset(
@@ -89,8 +89,10 @@ _PORT_STEPS: Final = {
 }
 
 
-def port_step(name: str, reply: ErrorReply, *, resent: bool = False, leased: bool = False) -> PortStep:
-    """Return the step of a port after an error reply of a script. `leased`: it was called with another's session."""
+def port_step(name: str, reply: Reply, *, resent: bool = False, leased: bool = False) -> PortStep:
+    """Return the step of a port after the reply of a script. `leased`: it was called with another's session."""
+    if type(reply) is not ErrorReply:
+        return PortStep.RETURN
     code = reply.code
     if code in RESULTS or (code == "TUBEGONE" and name == "drop" and resent):
         return PortStep.RETURN
@@ -98,14 +100,9 @@ def port_step(name: str, reply: ErrorReply, *, resent: bool = False, leased: boo
         return PortStep.RAISE_UNSURE
     if code == "SESSIONGONE" and (leased or name in _HOLDER_SCRIPTS):
         return PortStep.END
-    if is_refused_halfway(reply):
+    if code == "NOPERM" and _IN_SCRIPT.search(str(reply)):
         return PortStep.MARK
     return _PORT_STEPS.get(code, PortStep.RAISE)
-
-
-def is_refused_halfway(reply: ErrorReply) -> bool:
-    """Return True if the server has refused a command in the middle of a script, whose earlier writes stay."""
-    return reply.code == "NOPERM" and _IN_SCRIPT.search(str(reply)) is not None
 
 
 class Attempt:

@@ -49,7 +49,7 @@ from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost, TubeFull, TubesError, Unreadable
 from tubes.redis import task_codec
 from tubes.redis.scripts.assembly import script
-from tubes.redis.transport.attempt import is_refused_halfway
+from tubes.redis.transport.attempt import PortStep, port_step
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import AHEAD, SERVING, ScriptCall, WaitForLock
 from tubes.redis.transport.wire import ErrorReply, error_of
@@ -511,13 +511,13 @@ class WaitLoop:
         if self._queue.ahead is not None:
             self._deliver(channel, channel.call(self._queue.ahead.call))
 
-    def _deliver(self, channel: ThreadChannel, reply: object) -> bool:
+    def _deliver(self, channel: ThreadChannel, reply: Reply) -> bool:
         """Give the task of a take that was sent ahead to a waiter; return whether it took a task."""
         ahead = self._queue.ahead
         assert ahead is not None
         lost = False
         try:
-            if isinstance(reply, ErrorReply) and is_refused_halfway(reply):
+            if port_step("take", reply) is PortStep.MARK:
                 run(ahead.port.mark_damaged(), channel.call)
             if not isinstance(reply, bytes):  # Any other error is ignored here: the next take gets it again.
                 return False
