@@ -19,7 +19,6 @@ from tubes.cli.columns import Column, Grid
 from tubes.cli.common import PATIENCE, Url, complete_drivers, place_of
 from tubes.cli.exits import say
 from tubes.cli.show import console, print_json, text
-from tubes.errors import Facts
 
 #: Signals that by default would end the process without dropping its tube.
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -83,47 +82,38 @@ def _exit_on_signals() -> Generator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-class _Stopwatch:
-    """Records the durations of calls, in seconds."""
-
-    def __init__(self) -> None:
-        self.spans: list[float] = []
-
-    @contextmanager
-    def lap(self) -> Generator[None]:
-        start = time.perf_counter()
-        yield
-        self.spans.append(time.perf_counter() - start)
+@contextmanager
+def _timed(spans: list[float]) -> Generator[None]:
+    """Append the duration of the block, in seconds."""
+    start = time.perf_counter()
+    yield
+    spans.append(time.perf_counter() - start)
 
 
 def _measure(tube: tubes.Tube, count: int, data: str) -> Iterator[tuple[str, list[float], int]]:
     """Yield results: the method, the seconds of each call, and the number of tasks per call."""
-    options: Facts = {}
-    puts, takes, acks = _Stopwatch(), _Stopwatch(), _Stopwatch()
-    for number in range(count):
-        options = {tube.driver.lane: str(number)} if tube.driver.lane else {}
-        with puts.lap():
-            tube.put(data, **options)
+    items = [tubes.Item(data, utube=str(number) if tube.driver.lane else None) for number in range(count)]
+    puts, takes, acks = list[float](), list[float](), list[float]()
+    for item in items:
+        with _timed(puts):
+            tube.put(data, **item.options)
     for _ in range(count):
-        with takes.lap():
+        with _timed(takes):
             task = tube.take(timeout=0)
         assert task is not None
-        with acks.lap():
+        with _timed(acks):
             task.ack()
-    yield from (("put", puts.spans, 1), ("take", takes.spans, 1), ("ack", acks.spans, 1))
+    yield from (("put", puts, 1), ("take", takes, 1), ("ack", acks, 1))
     size = max(1, min(_BATCH, count, _MAX_SIZE // max(len(data), 1)))
-    watches: tuple[_Stopwatch, ...] = (_Stopwatch(), _Stopwatch(), _Stopwatch())
+    puts, takes, acks = [], [], []
     for start in range(0, count - size + 1, size):
-        lanes = range(start, start + size)
-        items = [tubes.Item(data, utube=str(lane)) if tube.driver.lane else tubes.Item(data) for lane in lanes]
-        with watches[0].lap():
-            tube.put_many(items)
-        with watches[1].lap():
+        with _timed(puts):
+            tube.put_many(items[start : start + size])
+        with _timed(takes):
             tasks = tube.take_many(size)
-        with watches[2].lap():
+        with _timed(acks):
             tube.ack_many(tasks)
-    for method, watch in zip(("put_many", "take_many", "ack_many"), watches, strict=True):
-        yield f"{method} {size}", watch.spans, size
+    yield from ((f"put_many {size}", puts, size), (f"take_many {size}", takes, size), (f"ack_many {size}", acks, size))
 
 
 def _result(method: str, spans: list[float], per: int) -> dict[str, object]:

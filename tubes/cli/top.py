@@ -12,7 +12,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count as counted
-from typing import Annotated, NamedTuple
+from typing import Annotated, TypeAlias
 
 import typer
 from rich.console import Group, RenderableType
@@ -51,12 +51,8 @@ _COLUMNS = (
 )
 
 
-class Look(NamedTuple):
-    """A snapshot of all tubes."""
-
-    overviews: dict[str, tubes.Overview]
-    #: Tube -> its busiest lanes; None: the lanes were not read this time.
-    lanes: dict[str, list[tubes.LaneInfo]] | None
+#: The overviews of all tubes, and the busiest lanes by tube; None: the lanes were not read this time.
+Look: TypeAlias = tuple[dict[str, tubes.Overview], dict[str, list[tubes.LaneInfo]] | None]
 
 
 class Board:
@@ -90,7 +86,7 @@ class Board:
             self._request = Future()
             threading.Thread(target=self._look, args=(self._request,), name="tubes-top", daemon=True).start()
         try:
-            look = self._request.result(patience)
+            overviews, lanes = self._request.result(patience)
         except FutureTimeout:
             return
         except (tubes.ConnectionLost, tubes.ServerRefused) as error:
@@ -98,10 +94,10 @@ class Board:
             return
         self._request, self.error = None, ""
         self._last_reply = time.monotonic()
-        self.rates = {name: _rates(self.overviews.get(name), new) for name, new in look.overviews.items()}
-        self.overviews = look.overviews
-        if look.lanes is not None:
-            self.lanes = look.lanes
+        self.rates = {name: _rates(self.overviews.get(name), new) for name, new in overviews.items()}
+        self.overviews = overviews
+        if lanes is not None:
+            self.lanes = lanes
 
     def _look(self, future: Future[Look]) -> None:
         try:
@@ -111,7 +107,7 @@ class Board:
                 if self._lane_count and now - self._lanes_at >= _LANES_INTERVAL:
                     self._lanes_at = now
                     lanes = self._read_lanes(queue, overviews)
-            future.set_result(Look(overviews, lanes))
+            future.set_result((overviews, lanes))
         except BaseException as error:
             future.set_exception(error)
 
