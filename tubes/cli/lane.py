@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
+from tubes import sync
 from tubes.cli.common import AsJson, LaneName, Name, Url, drop_none, open_queue
 from tubes.cli.exits import Exit, Stop
 from tubes.cli.look import lanes_table
@@ -21,6 +23,16 @@ lane = typer.Typer(
 )
 #: The word that resets a limit to the tube's.
 _DEFAULT = "default"
+
+
+@contextmanager
+def _lane(name: str, lane_name: str, url: str | None, *, as_json_: bool) -> Generator[sync.Lane]:
+    """Open a lane for a change; print it as JSON after the change."""
+    with open_queue(url) as queue:
+        one = queue.tube(name).lane(lane_name)
+        yield one
+        if as_json_:
+            print_json(one.info()._asdict())
 
 
 @lane.command()
@@ -48,21 +60,15 @@ def block(
 
     The lane may have no tasks yet. Another block replaces it.
     """
-    with open_queue(url) as queue:
-        one = queue.tube(name).lane(lane_name)
+    with _lane(name, lane_name, url, as_json_=as_json_) as one:
         one.block(seconds, extend=extend, reason=because)
-        if as_json_:
-            print_json(one.info()._asdict())
 
 
 @lane.command()
 def unblock(name: Name, lane_name: LaneName, url: Url = None, as_json_: AsJson = False) -> None:
     """End the block of a lane. A cooldown goes on."""
-    with open_queue(url) as queue:
-        one = queue.tube(name).lane(lane_name)
+    with _lane(name, lane_name, url, as_json_=as_json_) as one:
         one.unblock()
-        if as_json_:
-            print_json(one.info()._asdict())
 
 
 @lane.command()
@@ -104,11 +110,8 @@ def configure(
         known = "--interval, --max-in-flight, --interval-from, --capacity, --rate and --burst"
         raise Stop(f"give at least one of {known}", Exit.USAGE)
     limits: Facts = {limit: None if value == _DEFAULT else value for limit, value in words.items()}
-    with open_queue(url) as queue:
-        one = queue.tube(name).lane(lane_name)
+    with _lane(name, lane_name, url, as_json_=as_json_) as one:
         one.configure(**limits)
-        if as_json_:
-            print_json(one.info()._asdict())
 
 
 def _number(option: str, word: str | None, parse: Callable[[str], float]) -> float | str | None:

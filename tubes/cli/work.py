@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -93,7 +93,7 @@ def worker(
         show_logs(is_one_of_many=link is not None)
         loaded = _load(target)
         if not isinstance(loaded, Worker):
-            loaded = _make(target, loaded, lambda: stack.enter_context(_connect(url)))
+            loaded = _make(target, loaded, lambda: stack.enter_context(open_queue(url, patience=_PATIENCE)))
         set_log_level(level)
         if concurrency is not None:
             loaded.concurrency = concurrency
@@ -102,7 +102,8 @@ def worker(
         limit(loaded, max_tasks, max_memory)
         loaded._code_at_once = Exit.AT_ONCE
         if link is not None:
-            _check_shared(loaded, processes or 1)
+            if (processes or 1) > 1 and not loaded._queue._connection.is_remote:
+                raise Stop(_NOT_SHARED, Exit.USAGE)
             link.stop = partial(_stop, loaded)
             _report_start(loaded, link)
         try:
@@ -133,12 +134,6 @@ def _supervise(words: list[str], processes: int, url: str | None, *, burst: bool
     code = asyncio.run(supervisor.run())
     if code:
         raise typer.Exit(int(code))
-
-
-def _check_shared(worker: Worker, processes: int) -> None:
-    """Raise `Stop` if several processes would use a queue that they cannot share."""
-    if processes > 1 and not worker._queue._connection.is_remote:
-        raise Stop(_NOT_SHARED, Exit.USAGE)
 
 
 def _report_start(worker: Worker, link: SupervisorLink) -> None:
@@ -185,11 +180,6 @@ def _memory() -> int:
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 2**20
     return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
-
-
-def _connect(url: str | None) -> AbstractContextManager[tubes.Queue]:
-    """Open the queue of the worker, with a longer connect timeout than other commands."""
-    return open_queue(url, patience=_PATIENCE)
 
 
 def _make(target: str, factory: Callable[[tubes.Queue], object], queue: Callable[[], tubes.Queue]) -> Worker:
