@@ -30,31 +30,29 @@ PATIENCE = 2.0
 _COMPLETION_TIMEOUT = 0.5
 
 
-def complete_tubes(incomplete: str) -> list[str]:
-    """Return the names of tubes with this prefix for shell completion, or [] if no server replies."""
+def _complete(incomplete: str, names: Callable[[tubes.Queue], Iterable[str]]) -> list[str]:
+    """Return the names with this prefix for shell completion, or [] if no server replies."""
     try:
         with tubes.connect(_read_only_url(place_of(None)), connect_timeout=_COMPLETION_TIMEOUT) as queue:
-            return [name for name in queue.tubes() if name.startswith(incomplete)]
+            return [name for name in names(queue) if name.startswith(incomplete)]
     except Exception:  # An error message would disturb the user's typing.
         return []
+
+
+def complete_tubes(incomplete: str) -> list[str]:
+    return _complete(incomplete, lambda queue: queue.tubes())
 
 
 def complete_lanes(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of lanes with this prefix, of the tube in front of the lane, or [] if no server replies."""
-    try:
-        with tubes.connect(_read_only_url(place_of(None)), connect_timeout=_COMPLETION_TIMEOUT) as queue:
-            names = [lane.name for lane in queue.tube(context.params["name"]).lanes()]
-    except Exception:  # An error message would disturb the user's typing.
-        return []
-    return [name for name in names if name.startswith(incomplete)]
+    return _complete(incomplete, lambda queue: (one.name for one in queue.tube(context.params["name"]).lanes()))
 
 
 def complete_drivers(incomplete: str) -> list[str]:
     return [name for name in known_drivers() if name.startswith(incomplete)]
 
 
-def complete_states(incomplete: str) -> list[str]:
-    return [name for name in ("ready", "taken", "buried", "delayed", "done") if name.startswith(incomplete)]
+def _complete_states(states: Iterable[tubes.State]) -> Callable[[str], list[str]]:
+    return lambda incomplete: [name for name in map(str, states) if name.startswith(incomplete)]
 
 
 Url = Annotated[
@@ -90,7 +88,7 @@ OfState = Annotated[
         "--state",
         "-s",
         help="Only tasks in this state: ready, taken, buried, delayed, or done ones that are kept.",
-        autocompletion=complete_states,
+        autocompletion=_complete_states(tubes.State),
     ),
 ]
 Create = Annotated[
@@ -117,19 +115,8 @@ def duration(words: str) -> float:
 def _of_states(states: Iterable[tubes.State]) -> object:
     """Return the option --state of a command that accepts only these states."""
     *names, last = map(str, states)
-
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in (*names, last) if name.startswith(incomplete)]
-
-    return Annotated[
-        str | None,
-        typer.Option(
-            "--state",
-            "-s",
-            help=f"Only tasks in this state: {', '.join(names)} or {last}.",
-            autocompletion=complete,
-        ),
-    ]
+    words = f"Only tasks in this state: {', '.join(names)} or {last}."
+    return Annotated[str | None, typer.Option("--state", "-s", help=words, autocompletion=_complete_states(states))]
 
 
 #: The options of commands that select tasks: the parameters of `Tube.select`.
@@ -317,11 +304,6 @@ def require_confirmation(what: str, *, yes: bool) -> None:
 
 def drop_none(**options: object) -> Facts:
     return {name: value for name, value in options.items() if value is not None}
-
-
-def lanes(tube: tubes.Tube, utube: str | None) -> dict[str, str]:
-    """Return the option of put for the lane `utube`, if any."""
-    return {} if utube is None else {"utube": utube}
 
 
 def pairs(words: Iterable[str], option: str) -> dict[str, str]:

@@ -83,39 +83,23 @@ def _value_of(name: str, error_name: str, read: Callable[[], object]) -> dict[st
     return {name: value}
 
 
+#: The fields of a task in JSON, after its data.
+_FIELDS = (
+    *("utube", "pri", "key", "attempts", "max_attempts", "calls", "reason", "created", "due", "expires", "ttl", "ttr"),
+    *("context", "keep_done", "saved", "progress", "note", "cancelled", "why"),
+)
+
+
 def task_json(task: tubes.Task) -> dict[str, object]:
     return {
         "tube": task.tube,
         "id": task.id,
         "state": str(task.state),
         **data_of(task),
-        "utube": task.utube,
-        "pri": task.pri,
-        "key": task.key,
-        "attempts": task.attempts,
-        "max_attempts": task.max_attempts,
-        "calls": task.calls,
-        "reason": task.reason,
-        "created": task.created,
-        "due": task.due,
-        "expires": task.expires,
-        "ttl": task.ttl,
-        "ttr": task.ttr,
-        "context": context_of(task).get("context"),
-        "keep_done": task.keep_done,
-        "saved": task.saved,
-        "progress": task.progress,
-        "note": task.note,
-        "cancelled": task.cancelled,
-        "why": task.why,
+        **{name: getattr(task, name) for name in _FIELDS},
+        "context": task.context or None,
         **({} if task.ended is None else {"ended": task.ended, **result_of(lambda: task.result)}),
     }
-
-
-def context_of(task: tubes.Task) -> dict[str, object]:
-    """Return the field `context` of a task, or {} if it has no context."""
-    context: Mapping[str, str] | None = getattr(task, "context", None)
-    return {"context": dict(context)} if context else {}
 
 
 def words_of(known: Mapping[str, object]) -> str:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, islice
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -31,7 +31,6 @@ from tubes.cli.common import (
     complete_tubes,
     drop_none,
     join_ids,
-    lanes,
     open_queue,
     pairs,
     require_confirmation,
@@ -43,7 +42,6 @@ from tubes.cli.streams import TooDeep, encodable, from_json, printable, stdin, t
 from tubes.drivers.moves import check_state
 from tubes.drivers.options import SECOND, micros
 from tubes.errors import Facts
-from tubes.sync import Selection
 
 #: Lines of stdin per call of `put_many`.
 _BATCH = 1000
@@ -108,11 +106,8 @@ def put(
         if create is not None and name not in queue.tubes():
             queue.create_tube(name, create, if_not_exists=True)
         tube = queue.tube(name)
-        options = drop_none(
-            pri=pri, delay=delay, ttl=ttl, ttr=ttr, max_attempts=max_attempts, key=key, on_duplicate=on_duplicate
-        )
-        options |= drop_none(keep_done=keep_done)
-        options |= lanes(tube, utube)
+        options = drop_none(pri=pri, delay=delay, ttl=ttl, ttr=ttr, max_attempts=max_attempts, keep_done=keep_done)
+        options |= drop_none(key=key, on_duplicate=on_duplicate, utube=utube)
         if context:
             options["context"] = pairs(context, "--context")
         codec = "raw" if isinstance(tube._port.codec, tubes.RawCodec) else "json"  # The URL may give it, too.
@@ -273,7 +268,7 @@ def release(
     """
     if not ids and session is None and delay is None:
         with open_queue(url) as queue:
-            _change(queue.tube(name), wanted, "release", Selection.release, as_json_=as_json_)
+            _change(queue.tube(name), wanted, "release", as_json_=as_json_)
         return
     wanted.refuse_ids()
     done = _settle(name, ids, session, url, lambda tube, task: tube.release(task, delay), "released")
@@ -307,9 +302,7 @@ def _settle(
             queue.admin.detach()  # The session may hold more tasks; it expires by itself.
 
 
-def _change(
-    tube: tubes.Tube, wanted: Wanted, act: str, change: Callable[..., int], *, as_json_: bool, **facts: object
-) -> None:
+def _change(tube: tubes.Tube, wanted: Wanted, act: str, /, *, as_json_: bool, **arguments: Any) -> None:
     """Change the selected tasks and print their number."""
     is_of_buried = act in _OF_BURIED or "reason" in wanted.filters
     filters: Facts = {"state": "buried"} | wanted.filters if is_of_buried else wanted.filters
@@ -335,8 +328,10 @@ def _change(
             if not count and not wanted.yes:
                 raise Stop(f"tube {tube.name!r} has no {which} to {act}", Exit.NOTHING)
             require_confirmation(f"{act} {count} {which} of tube {tube.name!r}", yes=wanted.yes)
-        changed = _run(partial(change, found), f"{act} {tube.name}", past)
-        _print_result(as_json_, {"tube": tube.name, **facts, past: changed}, str(changed))
+        change = getattr(found, "move_to" if act == "move" else act)
+        changed = _run(partial(change, **arguments), f"{act} {tube.name}", past)
+        to = {"to": arguments["tube"].name} if act == "move" else {}
+        _print_result(as_json_, {"tube": tube.name, **to, past: changed}, str(changed))
     if not changed:
         raise wanted.nothing(tube)
 
@@ -371,6 +366,20 @@ def _run(change: Callable[..., int], title: str, past: str) -> int:
     return changed
 
 
+def _end(
+    name: str, ids: list[int] | None, act: str, because: str | None, wanted: Wanted, url: str | None, *, as_json_: bool
+) -> None:
+    """Bury or cancel tasks: the ones with these ids, or the selected ones."""
+    with open_queue(url) as queue:
+        tube = queue.tube(name)
+        if not ids:
+            _change(tube, wanted, act, as_json_=as_json_, reason=because)
+            return
+        wanted.refuse_ids()
+        done = apply_to_each(ids, lambda task: getattr(tube, act)(task, because), _PAST[act])
+        _print_result(as_json_, {"tube": name, _PAST[act]: done}, str(len(done)))
+
+
 @selecting(states=CHANGED_STATES["kick"])
 def kick(
     name: Name,
@@ -390,8 +399,7 @@ def kick(
     with open_queue(url) as queue:
         tube = queue.tube(name)
         if not ids:
-            act = partial(Selection.kick, attempts=more_attempts, ttl=ttl)
-            _change(tube, wanted, "kick", act, as_json_=as_json_)
+            _change(tube, wanted, "kick", as_json_=as_json_, attempts=more_attempts, ttl=ttl)
             return
         wanted.refuse_ids()
         kicked = 0
@@ -416,15 +424,7 @@ def bury(
 
     Without ids it buries the selected ready, delayed and taken tasks, also those that workers handle now.
     """
-    with open_queue(url) as queue:
-        tube = queue.tube(name)
-        if not ids:
-            act = partial(Selection.bury, reason=because)
-            _change(tube, wanted, "bury", act, as_json_=as_json_)
-            return
-        wanted.refuse_ids()
-        done = apply_to_each(ids, lambda task: tube.bury(task, because), "buried")
-        _print_result(as_json_, {"tube": name, "buried": done}, str(len(done)))
+    _end(name, ids, "bury", because, wanted, url, as_json_=as_json_)
 
 
 @selecting(states=CHANGED_STATES["cancel"])
@@ -436,15 +436,7 @@ def cancel(
     Without ids it cancels the selected tasks, in any state except done. If a worker handles a task, an async handler
     and a handler in a process end at once, and a handler in a thread ends at its next checkpoint.
     """
-    with open_queue(url) as queue:
-        tube = queue.tube(name)
-        if not ids:
-            act = partial(Selection.cancel, reason=because)
-            _change(tube, wanted, "cancel", act, as_json_=as_json_)
-            return
-        wanted.refuse_ids()
-        done = apply_to_each(ids, lambda task: tube.cancel(task, because), "cancelled")
-        _print_result(as_json_, {"tube": name, "cancelled": done}, str(len(done)))
+    _end(name, ids, "cancel", because, wanted, url, as_json_=as_json_)
 
 
 @selecting(states=CHANGED_STATES["move"])
@@ -463,8 +455,7 @@ def move(
     delayed. They get new ids and times of put, and lose their reasons.
     """
     with open_queue(url, codec) as queue:
-        act = partial(Selection.move_to, tube=queue.tube(to))
-        _change(queue.tube(name), wanted, "move", act, as_json_=as_json_, to=to)
+        _change(queue.tube(name), wanted, "move", as_json_=as_json_, tube=queue.tube(to))
 
 
 @selecting()
@@ -476,7 +467,7 @@ def delete(name: Name, ids: Ids = None, *, wanted: Wanted, url: Url = None, as_j
     with open_queue(url) as queue:
         tube = queue.tube(name)
         if not ids:
-            _change(tube, wanted, "delete", Selection.delete, as_json_=as_json_)
+            _change(tube, wanted, "delete", as_json_=as_json_)
             return
         wanted.refuse_ids("state")
         state = wanted.filters.get("state")

@@ -1,4 +1,4 @@
-"""`tubes export` and `tubes import`: tasks as lines of JSON."""
+"""`tubes export` and `tubes import`: tasks as lines of JSON; and `tubes backup`: a copy of a folder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 import tubes
-from tubes.cli.common import Codec, Create, Name, OfState, Url, drop_none, lanes, open_queue
+from tubes.backend.url import read, redact_url
+from tubes.cli.common import Codec, Create, Name, OfState, Url, drop_none, open_queue, place_of
 from tubes.cli.exits import Exit, Stop, say
-from tubes.cli.show import context_of, data_of, result_of
+from tubes.cli.show import data_of, result_of
 from tubes.cli.streams import from_json, stdin, text_of, to_json
 from tubes.drivers.options import InternalContext, context
+from tubes.durable.database import back_up
 from tubes.errors import Facts, TaskNotFound, TubesError
 from tubes.values.task import CHECKPOINT_NAMES, checkpoint_changes, reserved_names
 
@@ -132,15 +134,9 @@ def record_of(task: tubes.Task, now: float) -> dict[str, object]:
             ttr=task.ttr,
             max_attempts=task.max_attempts,
             attempts=task.attempts or None,
-            reason=task.reason,
-            saved=task.saved,
-            progress=task.progress,
-            note=task.note,
-            created=task.created,
-            ended=task.ended,
-            why=task.why,
+            **{name: getattr(task, name) for name in ("reason", *CHECKPOINT_NAMES, "created", "ended", "why")},
+            context=task.context or None,
         ),
-        **context_of(task),
         **({} if task.ended is None else result_of(lambda: task.result)),
     }
 
@@ -311,7 +307,7 @@ def _item(tube: tubes.Tube, record: Mapping[str, Any], dropped: set[str]) -> tub
         if tube.driver.lane is None:
             unsupported.add("utube")
         else:
-            options |= lanes(tube, record["utube"])
+            options["utube"] = record["utube"]
     dropped |= unsupported
     options = {name: value for name, value in options.items() if name not in unsupported}
     delay, ttl = options.get("delay"), options.get("ttl")
@@ -327,4 +323,29 @@ def _item(tube: tubes.Tube, record: Mapping[str, Any], dropped: set[str]) -> tub
     return tubes.Item(record["data"], **options)
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (export, import_)
+# -- backup ------------------------------------------------------------------------------------------------------------
+
+
+def backup(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="The folder for the copy, which the command creates.", show_default=False
+        ),
+    ],
+    url: Url = None,
+) -> None:
+    """Copy a store in a folder to another folder.
+
+    The process that uses the store can continue: the copy is a snapshot of one moment.
+    """
+    place = read(place_of(url))
+    if place.scheme != "file":
+        raise Stop(f"{redact_url(place.redacted)} is not a folder: back up a server with its own tools", Exit.USAGE)
+    if (folder / "tubes.db").exists():
+        raise Stop(f"{folder} already has a store: name a new folder", Exit.REFUSED)
+    back_up(Path(place.path), folder, place.redacted)
+    say(f"copied {place.redacted} to {folder}")
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (export, import_, backup)
