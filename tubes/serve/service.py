@@ -22,6 +22,7 @@ from tubes.serve.events import EndedLeases
 from tubes.serve.namespaces import Namespace, Namespaces, limit_time
 from tubes.serve.polls import Polls
 from tubes.serve.rates import Rates
+from tubes.serve.recent import Recent
 from tubes.serve.sessions import Sessions
 from tubes.serve.tokens import ANONYMOUS, Leases, Token, Tokens
 
@@ -84,6 +85,7 @@ class Service:
         self.rates: Final = Rates(queue)
         self.ended_leases: Final = EndedLeases()
         self.polls: Final = Polls(limits.polls)
+        self.recent: Final = Recent()
         self.started: Final = time.time()
         #: True if the access log is written, False if it is switched off; None without an access log.
         self.logs_requests: bool | None = None

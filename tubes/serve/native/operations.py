@@ -186,6 +186,8 @@ class _Endpoint:
                 await response(scope, receive, send)
             finally:
                 space.users -= 1
+                if "manage" in rights and operation.method != "GET":
+                    self._service.recent.forget(space.name)
 
 
 def _is_allowed(token: Token, right: str, path: dict[str, str]) -> bool:

@@ -1,0 +1,78 @@
+"""Results of reads that cost much, reused for a short time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Final, TypeVar
+
+Value = TypeVar("Value")
+#: Seconds for which a result is reused: this multiple of the time that the read took, within these limits. So all reads
+#: of a result together cost at most about 1 % of the time, however many clients ask for it.
+_FACTOR: Final = 100
+_SHORTEST: Final = 1.0
+_LONGEST: Final = 30.0
+#: Maximum results kept.
+_MAX_RESULTS: Final = 64
+
+
+class _Result:
+    """A result, and until when it is reused. `until` is None as long as it is being read."""
+
+    def __init__(self, work: Coroutine[object, None, Any], clock: Callable[[], float]) -> None:
+        self.until: float | None = None
+        self.future: Final = asyncio.ensure_future(self._read(work, clock))
+        # The only request that waits for it may be cancelled.
+        self.future.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _read(self, work: Coroutine[object, None, Any], clock: Callable[[], float]) -> Any:
+        started = clock()
+        try:
+            value = await work
+        except BaseException:
+            self.until = started
+            raise
+        now = clock()
+        self.until = now + min(max(_FACTOR * (now - started), _SHORTEST), _LONGEST)
+        return value
+
+
+class Recent:
+    """The recent results of a service, for operations that read all tubes of a namespace or all lanes of a tube.
+
+    A result is reused for 100 times the time that it took to read, at least a second and at most 30. A request of this
+    process that needs the right to manage forgets the results of its namespace; changes by puts, takes, and other
+    processes show when the result is read again.
+
+    `clock`: a function that returns the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock: Final = clock
+        self._results: Final[dict[tuple[str, Hashable], _Result]] = {}
+
+    async def get(self, namespace: str, key: Hashable, read: Callable[[], Coroutine[object, None, Value]]) -> Value:
+        """Return the recent result with this key, or `read()`. Simultaneous requests share one read.
+
+        `key`: all that the result depends on within the namespace, such as `("lanes", "mail")`.
+        """
+        now = self._clock()
+        result = self._results.get((namespace, key))
+        if result is None or (result.until is not None and result.until <= now):
+            self._drop_old(now)
+            result = self._results[namespace, key] = _Result(read(), self._clock)
+        # Shield it: one of several waiting requests may be cancelled.
+        value: Value = await asyncio.shield(result.future)
+        return value
+
+    def forget(self, namespace: str) -> None:
+        """Read the results of this namespace again at their next use."""
+        for place in [place for place in self._results if place[0] == namespace]:
+            del self._results[place]
+
+    def _drop_old(self, now: float) -> None:
+        """Drop the results that are no longer reused, and the oldest ones if there are too many."""
+        for place, result in list(self._results.items()):
+            if result.until is not None and (result.until <= now or len(self._results) >= _MAX_RESULTS):
+                del self._results[place]
