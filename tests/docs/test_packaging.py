@@ -38,6 +38,8 @@ def test_wheel_contains_drivers_only_inside_tubes_package(built: Path) -> None:
     assert names >= SOURCES
     assert names >= LUA
     assert {"tubes/py.typed", "tubes/drivers/README.md"} <= names
+    pages = {f"tubes/serve/ui/{path.name}" for path in (ROOT / "tubes/serve/ui").iterdir() if path.is_file()}
+    assert pages <= names
     # Modules that Spark, pytest and a shell find by name are top-level.
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert tops == {"pyspark_tubes", "tubes", "tubes_command", "tubes_pytest"}

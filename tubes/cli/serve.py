@@ -160,6 +160,7 @@ def serve(
             "--push-concurrency", min=1, help="The maximum number of tasks of a tube that are posted at a time."
         ),
     ] = 1,
+    ui: Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the dashboard at /ui/.")] = True,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -215,7 +216,7 @@ def serve(
         networks, secrets = tuple(callback_network or ()), tuple(callback_secret or ())
         callbacks = Callbacks(tuple(callback), networks, secrets, per_host=callback_per_host)
     limits = Limits(body=max_body, headers_within=headers_within, body_within=body_within, read_within=read_within)
-    app = create_app(queue, tokens=known, limits=limits, access_log=write, callbacks=callbacks, pushes=pushes)
+    app = create_app(queue, tokens=known, limits=limits, access_log=write, callbacks=callbacks, pushes=pushes, ui=ui)
 
     def announce(urls: list[str]) -> None:
         say(f"serving {redact_url(tubes_url)}{note} at {' and '.join(urls)}")

@@ -15,6 +15,7 @@ The service is a layer over `tubes.aio` and stores no tasks itself. Modules here
 - `later/` is the API of btfak/later, mounted if callbacks are allowed.
 - `native/` is the API under `/v1`, with a file for each kind of resource. `operations.py` defines an operation.
 - `lmstfy/` is the API of lmstfy, under `/api`.
+- `ui/` has the files of the dashboard, served under `/ui/`.
 
 To mount another API, add a folder here whose `__init__.py` has a function
 

@@ -38,6 +38,17 @@ def is_from_browser(scope: Scope) -> bool:
     )
 
 
+def is_from_other_page(scope: Scope) -> bool:
+    """True if a web page sends this request that this address has not served, as far as its browser says."""
+    headers = {name: value.decode("latin-1") for name, value in scope.get("headers", ())}
+    own = f"{scope['scheme']}://{headers.get(b'host', '')}"
+    return (
+        headers.get(b"origin", own) != own
+        or not f"{headers.get(b'referer', own)}/".startswith(f"{own}/")
+        or headers.get(b"sec-fetch-site", "none") not in ("same-origin", "none")
+    )
+
+
 class _NameConvertor(Convertor[str]):
     """One segment of a path, decoded: the name of a tube may contain a `/`."""
 

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from tubes import __version__
 from tubes.aio import AsyncQueue
 from tubes.serve import native
+from tubes.serve import ui as pages
 from tubes.serve.access import Access
 from tubes.serve.bodies import Bodies, json_reply
 from tubes.serve.lmstfy import Lmstfy
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
     from tubes.serve.pushes import Pushes
 
 
-def _build_routes(service: Service, callbacks: Callbacks | None) -> tuple[list[BaseRoute], list[BaseRoute]]:
+def _build_routes(
+    service: Service, callbacks: Callbacks | None, *, ui: bool
+) -> tuple[list[BaseRoute], list[BaseRoute]]:
     """Return the routes of the public listener, most used first, and the routes of the administration listener."""
     lmstfy = Lmstfy(service, __version__)
     health_routes = _health_routes(service, __version__)
     public = [*native.routes(service), *lmstfy.routes, *_later_routes(service, callbacks), *health_routes]
+    if ui:
+        public += pages.routes()
     return public, [*lmstfy.admin_routes, *health_routes]
 
 
@@ -56,10 +61,12 @@ class App:
         access_log: Callable[[str], object] | None,
         callbacks: Callbacks | None,
         pushes: Pushes | None,
+        *,
+        ui: bool,
     ) -> None:
         self.service: Final = service
         write = None if access_log is None else _make_switchable(service, access_log)
-        public, admin = _build_routes(service, callbacks)
+        public, admin = _build_routes(service, callbacks, ui=ui)
         if pushes is not None:
             service.background.append(lambda: pushes.run(service.namespaces.root))
         limits = service.limits
@@ -79,6 +86,7 @@ def create_app(
     access_log: Callable[[str], object] | None = None,
     callbacks: Callbacks | None = None,
     pushes: Pushes | None = None,
+    ui: bool = True,
 ) -> App:
     """Create the service of a queue. `tubes serve` runs it; it can also be mounted in your own application.
 
@@ -89,12 +97,13 @@ def create_app(
     `access_log`: called with a line of JSON for each request.
     `callbacks`: callbacks that the later API may call, a `tubes.serve.later.Callbacks`. None: no later API.
     `pushes`: tubes whose tasks are posted to URLs, a `tubes.serve.pushes.Pushes`. None: no tasks are posted.
+    `ui`: serve the dashboard at `/ui/`.
 
     >>> import tubes.aio
     >>> queue = tubes.aio.connect("memory://", codec="json")
     >>> app = create_app(queue)
     """
-    return App(Service(queue, tokens, limits or Limits()), access_log, callbacks, pushes)
+    return App(Service(queue, tokens, limits or Limits()), access_log, callbacks, pushes, ui=ui)
 
 
 def _make_switchable(service: Service, write: Callable[[str], object]) -> Callable[[str], object]:

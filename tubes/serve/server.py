@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
 from tubes.errors import Facts, InvalidOption, needs
-from tubes.serve.access import Access, is_from_browser
+from tubes.serve.access import Access, is_from_other_page
 from tubes.serve.app import App
 from tubes.serve.connections import FINAL_TIMEOUT, Buffers, Connection
 from tubes.serve.service import Limits
@@ -87,7 +87,7 @@ class Listen:
 
 
 class LocalOnly:
-    """An application for programs on this machine only. Requests from web pages are refused.
+    """An application for programs on this machine and for its own pages. Requests from other web pages are refused.
 
     Otherwise any page open in a browser here could use a service without tokens. Such requests are recognized by the
     headers that browsers add, or by their `Host` header if the page's own domain name resolves to this machine.
@@ -98,8 +98,8 @@ class LocalOnly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         host_headers = [value for name, value in scope.get("headers", ()) if name == b"host"]
-        if is_from_browser(scope) or not all(map(_is_local_host, host_headers)):
-            error = HTTPException(403, "this address accepts only programs on its own machine")
+        if is_from_other_page(scope) or not all(map(_is_local_host, host_headers)):
+            error = HTTPException(403, "this address accepts only programs on its own machine, and its own pages")
             await Access(_make_refusal(error), None)(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from tubes.drivers.driver import check_namespace, check_tube_name
 from tubes.errors import Facts, InvalidOption
 from tubes.serve.bodies import from_json, parse_object, read_body
-from tubes.serve.namespaces import Namespace
+from tubes.serve.namespaces import NO_NAMESPACE, Namespace
 from tubes.serve.native import schemas
 from tubes.serve.native.schemas import Check, Fields, Schema
 from tubes.serve.service import BaseCall, Service
@@ -154,6 +154,11 @@ def operation(method: str, path: str, right: str, **fields: Any) -> Callable[[Ha
     return lambda handler: Operation(method, ROOT + path, handler, right, **fields)
 
 
+def root_operation(method: str, **fields: Any) -> Callable[[Handler], Operation]:
+    """Make a handler an operation on `/v1`, in no namespace, for which any valid token has the right."""
+    return lambda handler: Operation(method, "/v1", handler, "", **fields)
+
+
 class _Endpoint:
     """An application with the operations of one path."""
 
@@ -169,12 +174,12 @@ class _Endpoint:
         path: dict[str, str] = scope["path_params"]
         token = self._service.authenticate(scope)
         rights = operation.right.split("|")
-        if not any(_is_allowed(token, right, path) for right in rights):
+        if operation.right and not any(_is_allowed(token, right, path) for right in rights):
             place = f"tube {path['tube']!r} of {path['namespace']!r}" if "tube" in path else repr(path["namespace"])
             raise HTTPException(403, f"the token has no right to {' or '.join(rights)} in {place}")
         if token.rates and len(rights) == 1:
             await self._service.count(token, operation.right)
-        space = await self._service.namespaces.get(path["namespace"])
+        space = await self._service.namespaces.get(path.get("namespace", NO_NAMESPACE))
         call = Call(self._service, operation, token, space, scope, receive)
         if not operation.query:
             call.query()  # Refuse all query parameters.
