@@ -21,7 +21,8 @@ from tubes.conformance.faces import Face
 from tubes.sync.selection import Selection
 from tubes.testing import ManualClock
 from tubes.values import codecs
-from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, HeldTask, WorkerInfo, info_of
+from tubes.values.task_data import SCHEDULES
+from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, HeldTask, ScheduleInfo, WorkerInfo, info_of
 from tubes.worker import Worker, presence
 
 
@@ -80,6 +81,27 @@ def test_workers_of_all_connections_are_listed_to_both_apis(queue: tubes.Queue, 
             mine.close()
             assert {info.id for info in seen} == {info.id for info in queue.admin.workers()}
         assert queue.admin.workers() == []
+
+
+def test_schedules_are_listed_with_their_last_result(queue: tubes.Queue, clock: ManualClock) -> None:
+    worker = Worker(queue)
+    worker.every(60, "sweep")(lambda: None)
+    worker.every(60, "fail")(lambda: 1 / 0)
+    worker.cron("0 9 * * *", "report", timezone="Europe/Vienna")(lambda: None)
+
+    def results() -> dict[str, str | None]:
+        return {one.name: one.last_result for info in queue.admin.workers() for one in info.schedules}
+
+    with running(worker):
+        assert eventually(lambda: results() == {"sweep": None, "fail": None, "report": None})
+        clock.advance(70)
+        assert eventually(lambda: results() == {"sweep": "acked", "fail": "released", "report": None})
+        (info,) = queue.admin.workers()
+        assert info.schedules == (
+            ScheduleInfo("sweep", SCHEDULES, "every 60 s", 120, 60, "acked"),
+            ScheduleInfo("fail", SCHEDULES, "every 60 s", 120, 60, "released"),
+            ScheduleInfo("report", SCHEDULES, "0 9 * * * Europe/Vienna", 28_800),
+        )
 
 
 def test_silent_worker_is_removed_from_the_list(
@@ -155,6 +177,7 @@ def test_entry_of_another_version_is_read_as_far_as_possible() -> None:
 
 
 GOOD: dict[str, Any] = {"id": "good", "host": "h", "pid": 1, "started": 2.0}
+SCHEDULE: dict[str, Any] = {"name": "n", "tube": "t", "schedule": "s", "next": 1, "last": None, "last_result": None}
 
 
 def with_values(field: str, *values: object) -> list[dict[str, Any]]:
@@ -172,6 +195,7 @@ BAD: list[object] = [
     ),
     GOOD | {"tasks": [{"tube": "t", "id": float("inf"), "attempts": 1, "since": 1}]},
     GOOD | {"tasks": [{"tube": "t", "id": 1, "attempts": 1, "since": 1e300}]},
+    *with_values("schedules", *([SCHEDULE | {name: []}] for name in SCHEDULE), [SCHEDULE | {"next": 1e300}]),
 ]
 
 

@@ -21,6 +21,8 @@ HEARTBEAT: Final = 5.0
 HEARTBEAT_TTL: Final = 15.0
 #: The maximal number of tasks that a worker lists.
 MAX_LISTED_TASKS: Final = 100
+#: The maximal number of schedules that a worker lists.
+MAX_LISTED_SCHEDULES: Final = 500
 #: The range of valid times, in seconds since the epoch: about the years 70 to 9998, which every time zone can show.
 _EARLIEST: Final = -60_000_000_000
 _LATEST: Final = 253_370_000_000
@@ -43,6 +45,22 @@ class HeldTask:
     id: int
     attempts: int
     since: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleInfo:
+    """A schedule of a worker: the name of its function, its tube, and a text such as `every 60 s` or `0 9 * * *`.
+
+    `next`: the time of the next occurrence, in seconds since the epoch. `last`, `last_result`: the time of the last
+    occurrence that this worker handled, and how its task ended, such as `acked`; None: it has handled none.
+    """
+
+    name: str
+    tube: str
+    schedule: str
+    next: float
+    last: float | None = None
+    last_result: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +90,8 @@ class WorkerInfo:
     lost: int = 0
     #: True if it is stopping: it takes no tasks, and ends when all tasks that it holds are finished.
     stopping: bool = False
+    #: Its schedules, at most 500.
+    schedules: tuple[ScheduleInfo, ...] = ()
 
     @property
     def concurrency(self) -> int:
@@ -119,6 +139,17 @@ def info_of(fields: Any, seen: float) -> WorkerInfo | None:
                 for one in fields.get("tasks", ())
             ),
             stopping=fields.get("stopping", False) is True,
+            schedules=tuple(
+                ScheduleInfo(
+                    _text(one["name"]),
+                    _text(one["tube"]),
+                    _text(one["schedule"]),
+                    _time(one["next"]),
+                    None if one["last"] is None else _time(one["last"]),
+                    None if one["last_result"] is None else _text(one["last_result"]),
+                )
+                for one in fields.get("schedules", ())
+            ),
             **{name: integer(name, fields.get(name, 0)) for name in ("in_hand", "acked", "released", "buried", "lost")},
         )
     except (TypeError, ValueError, KeyError, AttributeError):

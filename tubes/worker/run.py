@@ -376,6 +376,8 @@ class Run:
     def _count(self, entry: InFlight, outcome: Outcome | None) -> None:
         if outcome is not None:
             setattr(self._summary, outcome, getattr(self._summary, outcome) + 1)
+        if entry.target.schedule is not None:
+            self._scheduler.note_end(entry.task, outcome)
         if outcome == "acked":
             # Ask the logger itself, because its adapter is slower: a handler may take only some microseconds.
             if log.logger.isEnabledFor(logging.INFO):
@@ -417,6 +419,7 @@ class Run:
             buried=summary.buried,
             lost=summary.lost,
             stopping=self._lifetime.is_stopping,
+            schedules=self._scheduler.describe(),
         )
 
     # -- lost tasks ----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.drivers.options import MAX_SECONDS, SECOND
 from tubes.errors import QueueClosed, TubesError, excerpt
 from tubes.values.batch import Item
+from tubes.values.worker_info import MAX_LISTED_SCHEDULES, ScheduleInfo
 from tubes.worker.logs import log
 from tubes.worker.outcomes import Verdict
 from tubes.worker.routes import Target
@@ -43,6 +44,9 @@ class Scheduler:
         self._queue: Final = queue
         self._schedules: list[tuple[str, str, Schedule]] = []
         self._planner: asyncio.Task[None] | None = None
+        # By tube and name: the next occurrence, and the last one that was handled here, with its result.
+        self._next: Final[dict[tuple[str, str], int]] = {}
+        self._last: Final[dict[tuple[str, str], tuple[float, str | None]]] = {}
 
     def follow(self, routes: Iterable[Route]) -> None:
         """Use the schedules of these routes from now on."""
@@ -80,7 +84,8 @@ class Scheduler:
         now = self._now()
         for tube, name, schedule in self._schedules:
             try:
-                await self._put(tube, name, schedule, now, [schedule.next_after(now)])
+                moment = self._next[tube, name] = schedule.next_after(now)
+                await self._put(tube, name, schedule, now, [moment])
             except QueueClosed:
                 return
             except TubesError as error:
@@ -107,6 +112,7 @@ class Scheduler:
         moments = (
             [schedule.next_after(max(now, moment))] if newer is None else [newer, schedule.next_after(max(now, newer))]
         )
+        self._next[task.tube, name] = moments[-1]
         try:
             await self._put(task.tube, name, schedule, now, moments)
         except TubesError as error:  # The planner puts it a little later, so no occurrence is missed.
@@ -116,6 +122,24 @@ class Scheduler:
             return None
         log.info("%r is not called for %s: a later call is due", name, _format_time(moment))
         return Verdict("ack")
+
+    def note_end(self, task: AsyncTask, result: str | None) -> None:
+        """Note how the task of a schedule has ended; None: unknown."""
+        data: Any = task.data
+        if not isinstance(data, dict):  # The handler has replaced it.
+            return
+        place, at = (task.tube, str(data.get("task"))), data.get("at")  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportUnknownVariableType]
+        earliest = self._last.get(place, (0.0, None))[0]
+        if isinstance(at, (int, float)) and earliest <= at <= self._now() / SECOND + MAX_SECONDS:
+            self._last[place] = at, result
+
+    def describe(self) -> tuple[ScheduleInfo, ...]:
+        """Return the planned schedules. May be called in any thread."""
+        return tuple(
+            ScheduleInfo(name, tube, str(schedule), moment / SECOND, *self._last.get((tube, name), (None, None)))
+            for tube, name, schedule in self._schedules[:MAX_LISTED_SCHEDULES]
+            if (moment := self._next.get((tube, name))) is not None
+        )
 
     async def _put(self, tube_name: str, name: str, schedule: Schedule, now: int, moments: list[int]) -> None:
         tube = await self._tube(tube_name)

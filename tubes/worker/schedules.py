@@ -38,6 +38,9 @@ class Every:
     def next_after(self, moment: int) -> int:
         return (moment // self._span + 1) * self._span
 
+    def __str__(self) -> str:
+        return f"every {self._span / SECOND:.12g} s"
+
 
 class Cron:
     """The times of a cron expression, in a time zone."""
@@ -74,6 +77,9 @@ class Cron:
                 return at
         raise OverflowError(f"{self._line!r} has no further times")
 
+    def __str__(self) -> str:
+        return self._line if self._zone is UTC else f"{self._line} {self._zone}"
+
 
 class AnyOf:
     """The union of several schedules of one function."""
@@ -83,6 +89,9 @@ class AnyOf:
 
     def next_after(self, moment: int) -> int:
         return min(schedule.next_after(moment) for schedule in self._schedules)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self._schedules))
 
 
 def latest(schedule: Schedule, next_after: int, until: int) -> int | None:

@@ -1,0 +1,60 @@
+"""The lists of workers and schedules over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+import tubes
+from tubes.serve import Grant, Tokens, create_app
+from tubes.values.worker_info import HandlerInfo, HeldTask, ScheduleInfo, WorkerInfo, fields_of
+
+
+@pytest.mark.anyio
+async def test_workers_and_schedules_of_visible_tubes_are_listed(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "tokens.json")
+    _, text = tokens.create([Grant.read("look shop mail*")])
+    async with tubes.aio.connect(codec="json") as queue, await queue.namespace("shop") as shop:
+        mail = await shop.create_tube("mail", "fifottl", ttr=60)
+        await mail.put("to ann")
+        task = await mail.take(0)
+        assert task is not None
+        await task.checkpoint(progress=0.5, note="half")
+        first = WorkerInfo(
+            *("1", "web1", 7, 1.0),
+            handlers=(HandlerInfo("send", ("mail", "other"), 2), HandlerInfo("hide", ("other",), 1)),
+            tasks=(HeldTask("mail", 0, 1, 5.0), HeldTask("mail", 9, 1, 6.0), HeldTask("other", 1, 1, 4.0)),
+            schedules=(
+                ScheduleInfo("sweep", "mail.sweep", "every 60 s", 120, 60, "acked"),
+                ScheduleInfo("hide", "other", "every 60 s", 120),
+            ),
+        )
+        second = WorkerInfo(
+            *("2", "web2", 8, 2.0),
+            handlers=(HandlerInfo("sweep", ("mail.sweep",), 1),),
+            schedules=(
+                ScheduleInfo("sweep", "mail.sweep", "every 60 s", 180),
+                ScheduleInfo("report", "mail.sweep", "0 9 * * *", 100),
+            ),
+        )
+        hidden = WorkerInfo("3", "web3", 9, 3.0, handlers=(HandlerInfo("hide", ("other",), 1),))
+        entries = await shop.admin._workers_tube()
+        for info in (first, second, hidden):
+            await entries.put(fields_of(info))
+        transport = httpx.ASGITransport(create_app(queue, tokens=tokens))
+        headers = {"authorization": f"Bearer {text}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://a/v1/shop", headers=headers) as client:
+            workers = (await client.get("/workers")).json()["workers"]
+            schedules = (await client.get("/schedules")).json()["schedules"]
+    assert [(one["host"], one["pid"]) for one in workers] == [("web1", 7), ("web2", 8)]
+    assert workers[0]["handlers"] == [{"name": "send", "tubes": ["mail"], "concurrency": 2}]
+    assert workers[0]["tasks"] == [
+        {"tube": "mail", "id": 0, "attempts": 1, "since": 5.0, "progress": 0.5, "note": "half"},
+        {"tube": "mail", "id": 9, "attempts": 1, "since": 6.0, "progress": None, "note": None},
+    ]
+    sweep = {"name": "sweep", "tube": "mail.sweep", "schedule": "every 60 s", "last": 60, "last_result": "acked"}
+    report = {"name": "report", "tube": "mail.sweep", "schedule": "0 9 * * *", "last": None, "last_result": None}
+    assert [one["name"] for one in workers[0]["schedules"]] == ["sweep"]
+    assert schedules == [{**report, "next": 100, "workers": 1}, {**sweep, "next": 120, "workers": 2}]

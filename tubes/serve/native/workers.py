@@ -1,0 +1,135 @@
+"""List the running workers and their schedules."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Final
+
+from starlette.responses import Response
+
+from tubes.errors import Facts, TubesError
+from tubes.serve.bodies import json_reply
+from tubes.serve.native import schemas
+from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.native.schemas import Schema
+from tubes.values.worker_info import HeldTask, ScheduleInfo
+
+#: Maximum held tasks whose progress one list reads.
+_MAX_PROGRESS: Final = 100
+_RESULT: Final = schemas.nullable(schemas.TEXT)
+_SCHEDULE: Final[dict[str, Schema]] = {
+    "name": schemas.TEXT,
+    "tube": schemas.TEXT,
+    "schedule": schemas.TEXT,
+    "next": schemas.MOMENT,
+    "last": schemas.nullable(schemas.MOMENT),
+    "last_result": {**_RESULT, "description": "`acked`, `released`, `buried`, `lost` or `cancelled`."},
+}
+_HELD: Final = schemas.object_schema(
+    {
+        "tube": schemas.TEXT,
+        "id": schemas.INTEGER,
+        "attempts": schemas.INTEGER,
+        "since": schemas.MOMENT,
+        "progress": schemas.nullable(schemas.number(0, 1)),
+        "note": schemas.nullable(schemas.TEXT),
+    }
+)
+_WORKER: Final = schemas.object_schema(
+    {
+        "id": schemas.TEXT,
+        "host": schemas.TEXT,
+        "pid": schemas.INTEGER,
+        "started": schemas.MOMENT,
+        "seen": schemas.MOMENT,
+        "handlers": schemas.list_schema(
+            schemas.object_schema(
+                {
+                    "name": schemas.TEXT,
+                    "tubes": schemas.list_schema(schemas.TEXT),
+                    "concurrency": schemas.INTEGER,
+                }
+            )
+        ),
+        "in_hand": schemas.INTEGER,
+        "tasks": schemas.list_schema(_HELD),
+        **dict.fromkeys(("acked", "released", "buried", "lost"), schemas.INTEGER),
+        "stopping": schemas.FLAG,
+        "schedules": schemas.list_schema(schemas.object_schema(_SCHEDULE)),
+    }
+)
+
+
+@operation("GET", "/workers", "look", replies={200: schemas.object_schema({"workers": schemas.list_schema(_WORKER)})})
+async def list_workers(call: Call) -> Response:
+    """List the running workers of the namespace, as `QueueAdmin.workers` does, with the tasks that they hold.
+
+    Contains only what concerns tubes that the token may see. `progress` and `note` are those of the last checkpoint;
+    they are read for the 100 tasks that have been held longest.
+    """
+    workers: list[Facts] = []
+    held: list[tuple[HeldTask, Facts]] = []
+    for info in await call.space.queue.admin.workers():
+        handlers = [
+            {**dataclasses.asdict(handler), "tubes": names}
+            for handler in info.handlers
+            if (names := [name for name in handler.tubes if _may_look(call, name)])
+        ]
+        if info.handlers and not handlers:
+            continue
+        tasks = [
+            (task, dataclasses.asdict(task) | {"progress": None, "note": None})
+            for task in info.tasks
+            if _may_look(call, task.tube)
+        ]
+        held += tasks
+        schedules = [dataclasses.asdict(one) for one in info.schedules if _may_look(call, one.tube)]
+        facts = {"handlers": handlers, "tasks": [task for _, task in tasks], "schedules": schedules}
+        workers.append(dataclasses.asdict(info) | facts)
+    held.sort(key=lambda one: one[0].since)
+    await asyncio.gather(*(_add_progress(call, *one) for one in held[:_MAX_PROGRESS]))
+    return json_reply({"workers": workers})
+
+
+async def _add_progress(call: Call, task: HeldTask, facts: Facts) -> None:
+    try:
+        seen = await call.space.apply(task.tube, lambda tube: tube.peek(task.id))
+    except TubesError:  # It has ended, or its tube was dropped.
+        return
+    facts |= {"progress": seen.progress, "note": seen.note}
+
+
+def _may_look(call: Call, tube: str) -> bool:
+    return call.token.may("look", call.space.name, tube)
+
+
+@operation(
+    "GET",
+    "/schedules",
+    "look",
+    replies={
+        200: schemas.object_schema(
+            {"schedules": schemas.list_schema(schemas.object_schema({**_SCHEDULE, "workers": schemas.INTEGER}))}
+        )
+    },
+)
+async def list_schedules(call: Call) -> Response:
+    """List the schedules of the running workers, the next one first: those for tubes that the token may see.
+
+    `workers`: how many workers have the schedule. `last`: the last occurrence that one of them has handled.
+    """
+    found: dict[tuple[str, str, str], list[ScheduleInfo]] = {}
+    for worker in await call.space.queue.admin.workers():
+        for one in worker.schedules:
+            if _may_look(call, one.tube):
+                found.setdefault((one.name, one.tube, one.schedule), []).append(one)
+    schedules: list[Facts] = []
+    for same in found.values():
+        last = max(same, key=lambda one: one.last or 0)
+        soonest = min(one.next for one in same)
+        schedules.append(dataclasses.asdict(last) | {"next": soonest, "workers": len(same)})
+    return json_reply({"schedules": sorted(schedules, key=lambda one: (one["next"], one["name"]))})
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (list_workers, list_schedules)
