@@ -12,12 +12,12 @@ local function has_reason(reason, wanted, cut)
 end
 
 -- Return a function that returns what a reply contains of a task, or nil if the filter excludes the task. `packed`:
--- '' or nil: every task, as `encode_task` encodes it. Else the filter, as strings in MessagePack: 1 the id from which on
+-- '': every task, as `encode_task` encodes it. Else the filter, as strings in MessagePack: 1 the id from which on
 -- tasks are excluded, 2 the least age in microseconds, 3 the least number of attempts, 4 '=' and the lane, 5 the key,
 -- 6 the reason, 7 '1' if the reason has 60 characters, 8 a text in the data (each '': any), 9 '1': the reply has only
 -- the facts and the moment of the put of each task. `record`: of a kept done task, the reply for it.
 local function filter_of(packed)
-  if (packed or '') == '' then return encode_task end
+  if packed == '' then return encode_task end
   local bound, age, least, named, key, reason, cut, part, bare = unpack(cmsgpack.unpack(packed))
   bound, age, least = tonumber(bound), tonumber(age), tonumber(least)
   return function(task, record)

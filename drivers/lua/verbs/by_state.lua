@@ -1,22 +1,16 @@
 -- List the tasks of a state, in the order in which they leave it.
 -- ARGV  6 the position to continue at, returned by an earlier call, 7 the maximum number, bounded, 8 the state: ready
 --       (without lanes), delayed or buried, 9 for a first call the id of the task after which to begin ('': at the
---       start), 10, 11, 12 its priority, the moment of its put and the end of its delay, if the caller knows them,
---       13 a filter, 14 '1': in the reverse order, not for ready tasks in a list
--- reply  {the position to continue at; '': the end}, each task as `filter_of` says, and with a filter the id of the next
---       put
+--       start), 10 a filter, 11 '1': in the reverse order, not for ready tasks in a list
+-- reply  {the position to continue at; '': the end}, each task as `filter_of` says, and the id of the next put
 --#include begin
 --#include flush
 local at, most, state = ARGV[6], tonumber(ARGV[7]), ARGV[8]
-local accept, back = filter_of(ARGV[13]), ARGV[14] == '1'
-if at == '' and (ARGV[9] or '') ~= '' then
-  local known = { id = ARGV[9] + 0, pri = tonumber(ARGV[10]), created = tonumber(ARGV[11]), due = tonumber(ARGV[12]) }
-  if not known.created then
-    known = find(ARGV[9])
-    if not known then return redis.error_reply('NOTFOUND there is no such task') end
-    if known.state ~= '~' then known.due = 0 end
-  end
-  at = state == '~' and string.format('%.0f ', known.due or 0) .. pack('>I6', known.id) or place(known)
+local accept, back = filter_of(ARGV[10]), ARGV[11] == '1'
+if at == '' and ARGV[9] ~= '' then
+  local task = find(ARGV[9])
+  if not task then return redis.error_reply('NOTFOUND there is no such task') end
+  at = state == '~' and string.format('%.0f ', task.state == '~' and task.due or 0) .. pack('>I6', task.id) or place(task)
 end
 local places
 if state == '~' then
@@ -48,5 +42,5 @@ for n = 1, #places do
     break
   end
 end
-if (ARGV[13] or '') ~= '' then found[#found + 1] = META.next end
+found[#found + 1] = META.next
 return found

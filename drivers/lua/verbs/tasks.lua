@@ -1,13 +1,13 @@
 -- List tasks in the order of their ids.
 -- ARGV  6 the id at which to begin, 7 the maximum number, bounded, 8 'r': ready tasks, '': any, 9 '=' and a lane, '':
 --       any, 10 a filter, 11 '1': in the reverse order; then 6 is the id below which to begin, '': at the last one
--- reply  {ARGV 6 of the next call; 0: the end}, each task as `filter_of` says, and with a filter the id of the next put
+-- reply  {ARGV 6 of the next call; 0: the end}, each task as `filter_of` says, and the id of the next put
 --#include begin
 --#include flush
 local most, accept, back = tonumber(ARGV[7]), filter_of(ARGV[10]), ARGV[11] == '1'
 local first = back and (ARGV[6] == '' and META.next or ARGV[6]) - 1 or tonumber(ARGV[6])
 local way = back and -1 or 1
-local state, lane = ARGV[8] or '', ARGV[9] or ''
+local state, lane = ARGV[8], ARGV[9]
 -- True if a stored task may belong to the lane: this excludes most others before they are decoded.
 local named = text(sub(lane, 2))
 local function may_be(value)
@@ -33,8 +33,7 @@ else
 end
 local found, looked, size, n = { 0 }, 0, 0, 0
 -- Limit the skipped tasks as well: they cost nearly as much as the others.
-local looks = (ARGV[10] or '') == '' and 1000 or 250
-while n < last and #found <= most and looked < looks and size < BYTES do
+while n < last and #found <= most and looked < 250 and size < BYTES do
   -- Read small tasks by the hundred, with fewer commands.
   local step = looked > 0 and size < 1000 * looked and 100 or 20
   local some, there, values = {}, {}, {}
@@ -58,7 +57,7 @@ while n < last and #found <= most and looked < looks and size < BYTES do
     end
     if #found > most or size >= BYTES then
       found[1] = back and there[at] or there[at] + 1
-      if (ARGV[10] or '') ~= '' then found[#found + 1] = META.next end
+      found[#found + 1] = META.next
       return found
     end
   end
@@ -70,5 +69,5 @@ elseif back and first - n >= tonumber(call('HGET', M, 'oldest') or 0) then
 elseif not back and first + n < tonumber(META.next) then
   found[1] = first + n
 end
-if (ARGV[10] or '') ~= '' then found[#found + 1] = META.next end
+found[#found + 1] = META.next
 return found

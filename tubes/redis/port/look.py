@@ -101,9 +101,8 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
         scan.cursor, *replies, bound = list_of(reply)
         scan.ended = not scan.cursor
     else:
-        reply = yield from _ask_after(
-            port, scan, "by_state", cursor or "", most, letter, after if cursor is None else "", "", "", "", only, back
-        )
+        start = after if cursor is None else ""
+        reply = yield from _ask_after(port, scan, "by_state", cursor or "", most, letter, start, only, back)
         scan.cursor, *replies, bound = list_of(reply)
         scan.ended = not scan.cursor
     if scan.bound is None and bound is not None:
