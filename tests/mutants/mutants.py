@@ -369,7 +369,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "heartbeat shortens the lease of another process",
-        "drivers/lua/verbs/beat.lua",
+        "drivers/lua/verbs/heartbeat.lua",
         "'GT', ",
         "",
         (
@@ -477,8 +477,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "popped task of a batch is not put back",
         "drivers/lua/lib/ready_list.lua",
-        "if loose == 0 then call(UNPOP, M .. ':ready', ids[n]) else push({ id = ids[n] }) end",
-        "if loose == 0 then call(UNPOP, M .. ':ready', ids[n]) end",
+        "if strays == 0 then call(UNPOP, M .. ':ready', ids[n]) else push({ id = ids[n] }) end",
+        "if strays == 0 then call(UNPOP, M .. ':ready', ids[n]) end",
         _of("tests/on_redis/test_work_per_call.py", "returned_tasks_that_exceed_a_reply_keep_their_order"),
     ),
     Mutant(

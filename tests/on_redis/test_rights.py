@@ -49,7 +49,7 @@ def test_documented_rights_match_the_scripts() -> None:
 
 
 def test_opening_a_tube_checks_the_commands_every_session_needs() -> None:
-    assert rights.of_scripts("open", "beat", "leave", "tick") - {"PUBLISH"} == EVERYBODY
+    assert rights.of_scripts("open", "heartbeat", "leave", "tick") - {"PUBLISH"} == EVERYBODY
 
 
 def test_checked_commands_have_the_right_arity(users: rights.Users) -> None:

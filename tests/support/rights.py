@@ -16,7 +16,7 @@ from tubes.testing import LocalServer
 _PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "howto" / "permissions.md"
 #: The scripts of every session, and the scripts that open, create and find tubes.
 _TUBES: Final = ("tube_names", "describe", "tube_drivers")
-_SESSION: Final = ("open", "beat", "leave", "tick", "wake_at_due", "wake", "damage", *_TUBES)
+_SESSION: Final = ("open", "heartbeat", "leave", "tick", "wake_at_due", "wake", "damage", *_TUBES)
 _PUTS: Final = ("put", "put_many", "put_keyed", "put_limited", "upload_words", "unput")
 _TAKES: Final = (
     *(

@@ -96,7 +96,7 @@ end
 local function lane_of(name)
   local record = call('HGET', M .. ':lanes', name)
   if not record then return nil end
-  local about = { key = '', head = '', taken = 0, rest = 0, place = 0 }
+  local about = { key = '', head = '', taken = 0, cooldown = 0, turn = 0 }
   if byte(record, 1) ~= 255 then
     local head = sub(record, 2)
     if byte(record, 1) ~= 254 then about.key, head = sub(record, 1, 5), sub(record, 6) end
@@ -116,7 +116,7 @@ local function lane_of(name)
       if right ~= fields[n] then return false end
       about[PACE[n]] = fields[n]
     end
-    if about.taken < 0 or about.rest < 0 then return false end
+    if about.taken < 0 or about.cooldown < 0 then return false end
   end
   if #about.key ~= 5 and about.key ~= '' then return false end
   if about.key ~= '' and unpack_struct('>I5', about.key) >= 549755813888 then return false end
@@ -132,18 +132,18 @@ local function is_lane_right(name, about)
     read_pace(0)
     full = pace.full
     local score = call('ZSCORE', M .. ':rests', name)
-    if about.rest ~= (score and score + 0 or 0) then return false end
+    if about.cooldown ~= (score and score + 0 or 0) then return false end
   end
   local first = lane_key and next_in_lane()
   if about.head == '' then
     if first and not full then return false end
-    if about.taken > 0 or about.rest > 0 then return true end
+    if about.taken > 0 or about.cooldown > 0 then return true end
     return META.pacing and (pace.interval >= 0 or pace.most > 0 or pace.from >= 0 or pace.burst > 0 or (pace.capacity or -1) >= 0)
   end
   local task = task_at(about.head)
   if full or not task or task.state ~= 'r' or (task.lane or 'nil') ~= name or (first and first < about.head) then return false end
   local score = call('ZSCORE', M .. ':offers', about.head)
-  return score and score + 0 == about.place
+  return score and score + 0 == about.turn
 end
 
 -- Rewrite the record of a lane, and offer its best task. `taken`: the number of its taken tasks, if the record may be
@@ -158,7 +158,7 @@ local function repair_lane(name, taken, at)
   if META.pacing then
     read_pace(0)
     pace.taken = taken or pace.taken
-    if pace.rest > 0 then call('ZADD', M .. ':rests', pace.rest, name) else call('ZREM', M .. ':rests', name) end
+    if pace.cooldown > 0 then call('ZADD', M .. ':rests', pace.cooldown, name) else call('ZREM', M .. ':rests', name) end
   elseif about then
     lane_key, lane_head = about.key ~= '' and about.key, about.head ~= '' and about.head
     lane_taken = (taken or about.taken) > 0

@@ -20,11 +20,11 @@ end
 local function known_key(key)
   local digest = redis.sha1hex(key)
   local field = tonumber(sub(digest, 1, 5), 16) % 262144
-  local rest = pack('>I4I4', tonumber(sub(digest, 6, 13), 16), tonumber(sub(digest, 14, 21), 16))
+  local hash = pack('>I4I4', tonumber(sub(digest, 6, 13), 16), tonumber(sub(digest, 14, 21), 16))
   local records = call('HGET', M .. ':known', field) or ''
-  local at = string.find(records, rest, 1, true)
-  while at and at % 21 ~= 8 do at = string.find(records, rest, at + 1, true) end
-  return field, records, rest, at and at - 7
+  local at = string.find(records, hash, 1, true)
+  while at and at % 21 ~= 8 do at = string.find(records, hash, at + 1, true) end
+  return field, records, hash, at and at - 7
 end
 
 -- Return the id of the task with a key, and true if that task lives. nil: the key is free.
@@ -38,11 +38,11 @@ end
 
 -- Replace the record of a key (nil: remove it), and remove the expired ones of its field.
 local function write_known(key, id, ends)
-  local field, records, rest, at = known_key(key)
+  local field, records, hash, at = known_key(key)
   local left = at and sub(records, 1, at - 1) .. sub(records, at + 21) or records
   if id then
     at = known_after(left, ends)
-    left = sub(left, 1, at - 1) .. pack('>I7', ends) .. rest .. pack('>I6', id) .. sub(left, at)
+    left = sub(left, 1, at - 1) .. pack('>I7', ends) .. hash .. pack('>I6', id) .. sub(left, at)
   end
   left = sub(left, known_after(left, now))
   if left ~= '' then

@@ -3,28 +3,28 @@
 -- interval counts from the end of a run as well, and the burst if it is not 1.
 --
 -- The record of a lane in ':lanes' then is byte 255, with which no lane number begins, and the fields of PACE. A lane
--- in cooldown or blocked is in ':rests' by the moment when that ends, and offers no task. A lane that may start, but not with
--- its full burst, is in ':rests' by the moment when the burst is full, and its field `free` is 1.
+-- in cooldown or blocked is in ':rests' by the moment when that ends, its field `cooldown`, and offers no task. A lane that
+-- may start, but not with its full burst, is there by the moment when the burst is full, and its field `free` is 1.
 --#if PACES
 local PACE = {
-  'key', 'taken', 'head', 'rest', 'noted', 'interval', 'most', 'blocked',
-  'at', 'id', 'attempts', 'place', 'at_before', 'id_before', 'attempts_before', 'place_before',
+  'key', 'taken', 'head', 'cooldown', 'noted', 'interval', 'most', 'blocked',
+  'at', 'id', 'attempts', 'turn', 'at_before', 'id_before', 'attempts_before', 'turn_before',
   'from', 'reason', 'burst', 'free',
   'capacity',  --#if LANE_ROOM
 }
 
 local function is_full()
-  return (pace.rest > 0 and pace.free == 0) or pace.taken >= (pace.most > 0 and pace.most or pace.tube_most)
+  return (pace.cooldown > 0 and pace.free == 0) or pace.taken >= (pace.most > 0 and pace.most or pace.tube_most)
 end
 
 -- Read the pace of `lane`, and add `by` to its number of taken tasks. `popped`: its head is no longer on offer, but
 -- not taken yet.
 local function read_pace(by, popped)
   local interval, jitter, most, rounds, from, burst = string.match(META.pacing or '0 0 1 0 0', '(%S+) (%S+) (%S+) (%S+) (%S+) ?(%S*)')
-  -- -1 means that a field is not set; 0 means no limit, no place or no moment.
+  -- -1 means that a field is not set; 0 means no limit, no turn or no moment.
   pace = {
-    key = '', taken = 0, head = '', rest = 0, noted = 0, interval = -1, most = 0, blocked = 0,
-    at = -1, id = -1, attempts = 0, place = 0, at_before = -1, id_before = -1, attempts_before = 0, place_before = 0,
+    key = '', taken = 0, head = '', cooldown = 0, noted = 0, interval = -1, most = 0, blocked = 0,
+    at = -1, id = -1, attempts = 0, turn = 0, at_before = -1, id_before = -1, attempts_before = 0, turn_before = 0,
     from = -1, reason = '', burst = 0, free = 0,
     capacity = -1,  --#if LANE_ROOM
   }
@@ -48,9 +48,9 @@ local function read_pace(by, popped)
   lane_taken, lane_head = pace.full, pace.head ~= '' and pace.head
 end
 
--- Give the lane the last place in the round.
-local function place_in_round()
-  if pace.rounds then pace.place = call('HINCRBY', M, 'rounds', 1) end
+-- Give the lane the last turn in the round.
+local function give_turn()
+  if pace.rounds then pace.turn = call('HINCRBY', M, 'rounds', 1) end
 end
 
 -- Return the lane's interval, and the number of takes that may start at once.
@@ -71,21 +71,21 @@ local function note_start(id, attempts)
   if pace.noted == 0 then return end
   local interval, burst = lane_rate()
   local at = burst > 1 and math.max(now, full_at(interval)) or now
-  pace.at_before, pace.id_before, pace.attempts_before, pace.place_before = pace.at, pace.id, pace.attempts, pace.place
+  pace.at_before, pace.id_before, pace.attempts_before, pace.turn_before = pace.at, pace.id, pace.attempts, pace.turn
   pace.at, pace.id, pace.attempts = at, tonumber(id), attempts
-  place_in_round()
+  give_turn()
 end
 
 -- Undo the start of a task whose take does not count. `attempts`: the number without this take.
 local function undo_start(id, attempts)
   if pace.id ~= tonumber(id) or pace.attempts ~= attempts + 1 then return end
-  pace.at, pace.id, pace.attempts, pace.place = pace.at_before, pace.id_before, pace.attempts_before, pace.place_before
-  pace.at_before, pace.id_before, pace.attempts_before, pace.place_before = -1, -1, 0, 0
+  pace.at, pace.id, pace.attempts, pace.turn = pace.at_before, pace.id_before, pace.attempts_before, pace.turn_before
+  pace.at_before, pace.id_before, pace.attempts_before, pace.turn_before = -1, -1, 0, 0
   -- The starts before it still count in a burst: assume that they came evenly.
   local interval, burst = lane_rate()
   if burst > 1 and interval > 0 then pace.at_before = pace.at - interval end
-  if lane_head and pace.place == 0 then place_in_round() end
-  if lane_head then call('ZADD', M .. ':offers', pace.place, lane_head) end
+  if lane_head and pace.turn == 0 then give_turn() end
+  if lane_head then call('ZADD', M .. ':offers', pace.turn, lane_head) end
 end
 
 -- Set or end the cooldown of the lane.
@@ -99,13 +99,13 @@ local function update_cooldown()
   pace.free = moment <= now and full > now and 1 or 0
   if pace.free == 1 then moment = full end
   if moment <= now then moment = 0 end
-  if moment > 0 and moment ~= pace.rest then
+  if moment > 0 and moment ~= pace.cooldown then
     call('ZADD', M .. ':rests', moment, lane)
     --#include note_due
-  elseif moment == 0 and pace.rest > 0 then
+  elseif moment == 0 and pace.cooldown > 0 then
     call('ZREM', M .. ':rests', lane)
   end
-  pace.rest = moment
+  pace.cooldown = moment
 end
 
 -- Note that a run has ended: with interval_from='ack' the interval starts again.
@@ -127,10 +127,10 @@ local function write_pace()
     lane_head = next_in_lane()
     if lane_head then
       call('ZREM', M .. ':behind', lane_key .. lane_head)
-      call('ZADD', M .. ':offers', pace.place, lane_head)
+      call('ZADD', M .. ':offers', pace.turn, lane_head)
     end
   end
-  if pace.rest == 0 and pace.taken == 0 and not lane_head then
+  if pace.cooldown == 0 and pace.taken == 0 and not lane_head then
 --#if LANE_ROOM
     if pace.interval < 0 and pace.most == 0 and pace.from < 0 and pace.burst == 0 and pace.capacity < 0 then
 --#else
@@ -140,8 +140,8 @@ local function write_pace()
       return
     end
     pace.reason = ''
-    pace.at, pace.id, pace.attempts, pace.place = -1, -1, 0, 0
-    pace.at_before, pace.id_before, pace.attempts_before, pace.place_before = -1, -1, 0, 0
+    pace.at, pace.id, pace.attempts, pace.turn = -1, -1, 0, 0
+    pace.at_before, pace.id_before, pace.attempts_before, pace.turn_before = -1, -1, 0, 0
   end
   pace.key, pace.head = lane_key or '', lane_head or ''
   local fields = {}

@@ -50,28 +50,28 @@ local function append_all(places, lanes)
   local names, numbered = distinct(lanes), (META.lanes or 0) + 0
   local keys, heads = read_lanes(names)
   -- Lanes that get another head, and lanes that get a number.
-  local led, changed, queued = {}, {}, {}
+  local new_head, new_key, queued = {}, {}, {}
   for n = 1, #places do
     local name, at = lanes[n], places[n]
     local head = heads[name]
-    local first = not head or (at < head and (led[name] or call('ZREM', M .. ':offers', head) == 1))
+    local first = not head or (at < head and (new_head[name] or call('ZREM', M .. ':offers', head) == 1))
     if head then
       local key = keys[name]
       if not key then
         numbered = numbered + 1
         key = pack('>I5', numbered)
-        keys[name], changed[name] = key, true
+        keys[name], new_key[name] = key, true
       end
       queued[#queued + 1], queued[#queued + 2] = '0', key .. (first and head or at)
     end
-    if first then heads[name], led[name] = at, true end
+    if first then heads[name], new_head[name] = at, true end
   end
   local offers, records = {}, {}
   for n = 1, #names do
     local name = names[n]
     local head = heads[name]
-    if led[name] then offers[#offers + 1], offers[#offers + 2] = '0', head end
-    if led[name] or changed[name] then records[#records + 1], records[#records + 2] = name, (keys[name] or '\254') .. head end
+    if new_head[name] then offers[#offers + 1], offers[#offers + 2] = '0', head end
+    if new_head[name] or new_key[name] then records[#records + 1], records[#records + 2] = name, (keys[name] or '\254') .. head end
   end
   if numbered ~= (META.lanes or 0) + 0 then call('HSET', M, 'lanes', string.format('%.0f', numbered)) end
   many('ZADD', M .. ':behind', queued)
@@ -82,13 +82,13 @@ end
 -- Free lanes whose taken tasks have ended: each offers its next task.
 local function free_lanes(lanes)
   local keys = read_lanes(lanes)
-  local gone, offers, stood, records = {}, {}, {}, {}
+  local gone, offers, dequeued, records = {}, {}, {}, {}
   for n = 1, #lanes do
     local name = lanes[n]
     lane_key = keys[name]
     local best = lane_key and next_in_lane()
     if best then
-      stood[#stood + 1] = lane_key .. best
+      dequeued[#dequeued + 1] = lane_key .. best
       offers[#offers + 1], offers[#offers + 2] = '0', best
       records[#records + 1], records[#records + 2] = name, lane_key .. best
     else
@@ -96,7 +96,7 @@ local function free_lanes(lanes)
     end
   end
   many('HDEL', M .. ':lanes', gone)
-  many('ZREM', M .. ':behind', stood)
+  many('ZREM', M .. ':behind', dequeued)
   many('ZADD', M .. ':offers', offers)
   many('HSET', M .. ':lanes', records)
 end

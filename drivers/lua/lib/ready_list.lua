@@ -1,22 +1,22 @@
 -- Ready tasks of drivers that order them by id.
 --
 -- ':ready' is a list of ids, to which a put appends. A released task goes to the sorted set ':back', which has its
--- place. An id may remain in the list after its task has left. `loose` is the number of these stale ids plus the size
--- of ':back': while it is 0, scripts look for neither.
+-- place. An id may remain in the list after its task has left. META.loose counts the strays: these stale ids, and the
+-- tasks in ':back'. While there are none, scripts look for neither.
 --#if LIST
 local function append_all(ids)
   many('RPUSH', M .. ':ready', ids)
 end
 
--- The number of stale ids that a script skips at most.
-local loose, skips = (META.loose or 0) + 0, 1000
+-- The number of strays, and of stale ids that a script skips at most.
+local strays, skips = (META.loose or 0) + 0, 1000
 
-local function loosen(by)
-  loose = call('HINCRBY', M, 'loose', by)
+local function add_strays(by)
+  strays = call('HINCRBY', M, 'loose', by)
 end
 
 local function push(task)
-  loosen(1)
+  add_strays(1)
   call('ZADD', M .. ':back', 0, place(task))
 end
 
@@ -28,28 +28,28 @@ local function is_ready_id(id)
 end
 
 local function pull(task)
-  if call('ZREM', M .. ':back', place(task)) == 1 then return loosen(-1) end
+  if call('ZREM', M .. ':back', place(task)) == 1 then return add_strays(-1) end
   -- Leave a stale id in the list, unless it is near the end.
   if META.next - task.id < 100 and call('LREM', M .. ':ready', -1, task.id) == 1 then return end
-  loosen(1)
+  add_strays(1)
 end
 
--- Return the id of the first task, as pop.lua does, if `loose` is not 0. `popped`: the ids (numbers) that this call
+-- Return the id of the first task, as pop.lua does, if `strays` is not 0. `popped`: the ids (numbers) that this call
 -- has popped but not taken yet. Such a task may still be in the list if it came from ':back'.
-local function pop_loose(popped)
+local function pop_slow(popped)
   local back = call('ZRANGE', M .. ':back', 0, 0)[1]
-  local returned = back and id_at(back)
+  local first = back and id_at(back)
   while skips > 0 do
     local id = tonumber(call('LINDEX', M .. ':ready', HEAD) or nil)
-    if returned and (not id or (NEWEST_FIRST and returned >= id) or (not NEWEST_FIRST and returned <= id)) then
+    if first and (not id or first == id or (first > id) == NEWEST_FIRST) then
       call('ZREM', M .. ':back', back)
-      loosen(-1)
-      return returned
+      add_strays(-1)
+      return first
     end
     if not id then return false end
     call(POP, M .. ':ready')
     if is_ready_id(id) and not (popped and popped[id]) then return id end
-    loosen(-1)
+    add_strays(-1)
     skips = skips - 1
   end
 end
@@ -62,11 +62,11 @@ local function pop_some(limit)
   limit = math.min(limit, tokens())
   if limit == 0 then return {} end
 --#end
-  if loose == 0 then return call(POP, M .. ':ready', limit) or {} end
+  if strays == 0 then return call(POP, M .. ':ready', limit) or {} end
 --#slow
   local ids, popped = {}, {}
   for n = 1, limit do
-    local id = pop_loose(popped)
+    local id = pop_slow(popped)
     if not id then return ids, id == nil end
     ids[n] = string.format('%d', id)
     popped[id + 0] = true
@@ -78,7 +78,7 @@ end
 -- Return the tasks from `first` on to their places.
 local function unpop(ids, first)
   for n = #ids, first, -1 do
-    if loose == 0 then call(UNPOP, M .. ':ready', ids[n]) else push({ id = ids[n] }) end
+    if strays == 0 then call(UNPOP, M .. ':ready', ids[n]) else push({ id = ids[n] }) end
     ids[n] = nil
   end
 end
@@ -90,9 +90,9 @@ end
 -- Remove stale ids if there are many and more than tasks: some in each call, and twice as many as this call has made.
 -- They are popped from the beginning of the list. Ready tasks among them go to ':back', which keeps their order.
 local function remove_stale()
-  local stale = loose - call('ZCARD', M .. ':back')
+  local stale = strays - call('ZCARD', M .. ':back')
   if stale < 1000 or stale < 2 * call('HLEN', M .. ':tasks') then return end
-  local left, size, by = 500 + 2 * math.max(0, loose - (META.loose or 0)), 0, 0
+  local left, size, by = 500 + 2 * math.max(0, strays - (META.loose or 0)), 0, 0
   while left > 0 and size < BYTES do
     local ids = call('LPOP', M .. ':ready', 20)
     if not ids then break end
@@ -105,6 +105,6 @@ local function remove_stale()
     end
     left = left - #ids
   end
-  loosen(by)
+  call('HINCRBY', M, 'loose', by)
 end
 --#end

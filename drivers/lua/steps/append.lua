@@ -16,7 +16,7 @@ else
     call('ZADD', M .. ':behind', 0, lane_key .. lane_head)
   end
   lane_head = at
-  call('ZADD', M .. ':offers', pace.place, at)
+  call('ZADD', M .. ':offers', pace.turn, at)
 end
 --#elif LANE
 -- The lane's head is better, or is taken: queue the task behind it.

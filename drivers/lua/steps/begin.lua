@@ -1,11 +1,13 @@
 -- Between head.lua and the method: check that the caller has the current options of the tube, process due tasks, and
 -- detect a repeated call.
+-- in: nothing
+-- out: replayed, last
 --#if ALTERED
 local session, known = string.match(ARGV[1], '^(%d+) (%x+)$')
 ARGV[1] = session
-local other = edition ~= known
+local other = version ~= known
 --#else
-local other = edition ~= ''
+local other = version ~= ''
 --#end
 --#if LANE
 -- The caller does not know yet that lanes are throttled, so its scripts do not support that.

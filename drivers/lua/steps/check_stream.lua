@@ -1,11 +1,11 @@
--- Refuse the call unless the caller is the last reader that has opened the stream `S`.
--- out: written
-local S = M .. ':stream:' .. ARGV[6]
-if call('HGET', S, 'epoch') ~= ARGV[7] then
+-- Refuse the call unless the caller is the last reader that has opened its stream, whose key is `stream`.
+-- out: stream, joined, encode_chunk
+local stream = M .. ':stream:' .. ARGV[6]
+if call('HGET', stream, 'epoch') ~= ARGV[7] then
 --#include flush
   return redis.error_reply('FENCED another reader continues this stream')
 end
-call('PEXPIRE', S, IDLE)
+call('PEXPIRE', stream, IDLE)
 -- Join numbers to one string; a single number if all are equal.
 local function joined(numbers)
   for n = 2, #numbers do
@@ -14,7 +14,7 @@ local function joined(numbers)
   return numbers[1] or ''
 end
 
--- The stored form of a chunk: ids, ':', attempts, ':', numbers of the takes.
-local function written(ids, attempts, takes)
+-- Return the stored form of a chunk: ids, ':', attempts, ':', numbers of the takes.
+local function encode_chunk(ids, attempts, takes)
   return table.concat(ids, ' ') .. ':' .. joined(attempts) .. ':' .. joined(takes)
 end

@@ -15,6 +15,8 @@
 --
 -- META.field is a field of the meta hash: a script reads all fields that it names with one command. `--#done` writes
 -- the counters among them.
+-- in: nothing
+-- out: call, now, meta, soonest, waiting, listening, version
 local call, M, ARGV = redis.call, KEYS[1], ARGV
 local now
 if ARGV[5] == '' then
@@ -32,8 +34,8 @@ local soonest = META.soonest and META.soonest + 0
 local waiting = META.waiting and META.waiting + 0 > now
 -- One field holds two values, since most tubes have neither: until when clients listen to events, and the version of
 -- the options if they were changed.
-local listening, edition = META.listening, ''
+local listening, version = META.listening, ''
 if listening then
-  listening, edition = string.match(listening, '^(%S+) ?(%x*)$')
+  listening, version = string.match(listening, '^(%S+) ?(%x*)$')
   listening = listening + 0 > now
 end

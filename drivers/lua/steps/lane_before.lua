@@ -12,7 +12,7 @@ read_pace(0, true)
 --#else
 read_pace(0)
 --#end
-if pace.place == 0 then place_in_round() end  --#if TO_READY
+if pace.turn == 0 then give_turn() end  --#if TO_READY
 --#elif TO_TAKEN
 -- A taken task remains the head of its lane.
 --#else

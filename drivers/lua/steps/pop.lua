@@ -1,5 +1,6 @@
 -- Pop the first task that may be taken and leave its `id`. false: no task may be taken; nil: not found yet, because
 -- of too many stale ids.
+-- in: id
 -- out: id
 --#if RATED
 if (META.paused and META.paused + 0 > now) or tokens() == 0 then
@@ -8,11 +9,11 @@ if META.paused and META.paused + 0 > now then
 --#end
   id = false
 --#if LIST
-elseif loose == 0 then
+elseif strays == 0 then
   id = call(POP, M .. ':ready')
 else
 --#slow
-  id = pop_loose()
+  id = pop_slow()
 --#fast
 end
 --#else

@@ -1,6 +1,7 @@
 -- Process due tasks: end delays, ttr, ttl and the leases of sessions. They end in the order of their due times, at
 -- most SOME per call, which takes about 10 ms. Meanwhile `now` is the due time of the current one, and `present` the
 -- time of the call.
+-- in: nothing
 local left, present = SOME, now
 if call('HGET', M, 'damaged') then return redis.error_reply('DAMAGED a script was refused halfway') end
 --#if PACED
@@ -42,21 +43,21 @@ end
 now = 0
 --#if PACED
 -- The lane whose cooldown ends first, and when.
-local rested, over
+local next_lane, cooldown
 local function read_first_cooldown()
-  rested, over = unpack(call('ZRANGEBYSCORE', M .. ':rests', '-inf', present, 'WITHSCORES', 'LIMIT', 0, 1))
+  next_lane, cooldown = unpack(call('ZRANGEBYSCORE', M .. ':rests', '-inf', present, 'WITHSCORES', 'LIMIT', 0, 1))
 end
 local function end_cooldowns(until_then)
-  -- The end of a run may have begun a rest that is over, too.
+  -- The end of a run may have begun a cooldown that is over, too.
   read_first_cooldown()
-  while rested and left > 0 and over + 0 <= until_then do
+  while next_lane and left > 0 and cooldown + 0 <= until_then do
     left = left - 1
-    now = math.max(now, over)
-    lane = rested
+    now = math.max(now, cooldown)
+    lane = next_lane
     read_pace(0)
     update_cooldown()
     -- Use the moment in the lane's record: an entry in ':rests' that differs from it would be found again and again.
-    if pace.rest > 0 then call('ZADD', M .. ':rests', pace.rest, lane) else call('ZREM', M .. ':rests', lane) end
+    if pace.cooldown > 0 then call('ZADD', M .. ':rests', pace.cooldown, lane) else call('ZREM', M .. ':rests', lane) end
     write_pace()
     read_first_cooldown()
   end

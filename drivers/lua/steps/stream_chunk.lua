@@ -1,8 +1,8 @@
 -- Read the chunk in `field`. Leaves `named`, the ids of its tasks; `attempts`; and `expected`, the takes by which the
 -- stream holds them.
--- in: field
+-- in: stream, field
 -- out: named, attempts, expected, chunk
-local chunk = call('HGET', S, field)
+local chunk = call('HGET', stream, field)
 if not chunk then
 --#include flush
   return false

@@ -43,8 +43,8 @@ local function within()
   end
   return found
 end
--- Released tasks are in ':back', not in the list: with `loose` = 0 all tasks are untaken.
-local untaken = loose == 0  --#if LIST
+-- Released tasks are in ':back', not in the list: with `strays` = 0 all tasks are untaken.
+local untaken = strays == 0  --#if LIST
 ids, stuck, popped = pop_some(limit)
 if stuck and #ids == 0 then
 --#include flush

@@ -100,8 +100,8 @@ field('bucket', function(words)
   return string.match(words, '^%-?%d+ %d+[ %d]*$')
 end)
 local listening = call('HGET', M, 'listening')
-local ends, edition = string.match(listening or '0', '^(%S+) ?(%x*)$')
-if (not is_moment(ends) or #edition > 32) and note('field', 'listening') then
+local ends, version = string.match(listening or '0', '^(%S+) ?(%x*)$')
+if (not is_moment(ends) or #version > 32) and note('field', 'listening') then
   -- A version of the options that no caller knows: all callers read the options again.
   call('HSET', M, 'listening', '0 ' .. ARGV[9])
 end

@@ -13,7 +13,7 @@ for n = 1, #page[2], 2 do
   local number = lane_key and unpack_struct('>I5', lane_key)
   local ready = number and call('ZLEXCOUNT', M .. ':behind', '[' .. lane_key, '(' .. pack('>I5', number + 1)) or 0
   local interval, burst = lane_rate()
-  local next_start = pace.free == 0 and pace.rest or 0
+  local next_start = pace.free == 0 and pace.cooldown or 0
   local most = pace.most > 0 and pace.most or pace.tube_most
   if lane_head then ready = ready + 1 end
   local capacity = 0

@@ -7,15 +7,15 @@
 --#include begin
 if replayed then return replayed end
 --#include check_stream
-local batch, first = ARGV[8], call('HGET', S, 'first')
-if first and first + 0 < batch + 0 and call('HEXISTS', S, first) == 1 then batch = first end
-local left, count = (call('HGET', S, batch) or 0) - 1, 0
+local batch, first = ARGV[8], call('HGET', stream, 'first')
+if first and first + 0 < batch + 0 and call('HEXISTS', stream, first) == 1 then batch = first end
+local left, count = (call('HGET', stream, batch) or 0) - 1, 0
 local field = batch .. '.' .. left
 if left <= 0 then
-  call('HDEL', S, batch, batch .. '.by')
-  call('HSET', S, 'first', batch + 1)
+  call('HDEL', stream, batch, batch .. '.by')
+  call('HSET', stream, 'first', batch + 1)
 else
-  call('HSET', S, batch, left)
+  call('HSET', stream, batch, left)
 end
 if left >= 0 then
 --#include stream_chunk
@@ -32,7 +32,7 @@ if left >= 0 then
       end
     end
   end
-  call('HDEL', S, field)
+  call('HDEL', stream, field)
 end
 local result = string.format('%d %d', math.max(left, 0) + (batch ~= ARGV[8] and 1 or 0), count)
 --#done result

@@ -45,8 +45,8 @@ if not changed then
 --#include flush
   return '0 ' .. chunk
 end
-chunk = written(ids, tries, takes)
-call('HSET', S, field, chunk, ARGV[8] .. '.by', ARGV[1])
+chunk = encode_chunk(ids, tries, takes)
+call('HSET', stream, field, chunk, ARGV[8] .. '.by', ARGV[1])
 local result = string.format('%d ', #named - #ids) .. chunk
 --#done result
 return result

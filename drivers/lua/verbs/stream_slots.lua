@@ -2,5 +2,5 @@
 -- KEYS[1]  the tube's meta hash
 -- ARGV  1 the stream, 2 its epoch, 3 the number
 -- reply  nothing
-local S = KEYS[1] .. ':stream:' .. ARGV[1]
-if redis.call('HGET', S, 'epoch') == ARGV[2] then redis.call('HSET', S, 'slots', ARGV[3]) end
+local stream = KEYS[1] .. ':stream:' .. ARGV[1]
+if redis.call('HGET', stream, 'epoch') == ARGV[2] then redis.call('HSET', stream, 'slots', ARGV[3]) end

@@ -5,7 +5,7 @@
 --#include begin
 --#include check_stream
 local field = ARGV[8] .. '.' .. ARGV[9]
-local chunk = call('HGET', S, field)
+local chunk = call('HGET', stream, field)
 if chunk then
 --#include flush
   return chunk
@@ -16,9 +16,9 @@ if limit == 0 then
   return false
 end
 -- Ready tasks may belong to a batch that is not done and whose lease has expired. Leave them to that batch.
-local known = call('HMGET', S, 'first', 'last')
+local known = call('HMGET', stream, 'first', 'last')
 for number = math.max(known[1], known[2] - 1), known[2] do
-  local owner = call('HGET', S, string.format('%.0f.by', number))
+  local owner = call('HGET', stream, string.format('%.0f.by', number))
   if owner and owner ~= ARGV[1] then
 --#include flush
     return false
@@ -30,9 +30,9 @@ if #ids == 0 then
 --#include flush
   return false
 end
-chunk = written(ids, attempts, { string.format('%d', this_take) })
+chunk = encode_chunk(ids, attempts, { string.format('%d', this_take) })
 -- The numbers of batches may have gaps: skip the missing ones.
-if known[1] - known[2] > 0 then call('HSET', S, 'first', ARGV[8]) end
-call('HSET', S, field, chunk, ARGV[8], ARGV[9] + 1, ARGV[8] .. '.by', ARGV[1], 'last', ARGV[8])
+if known[1] - known[2] > 0 then call('HSET', stream, 'first', ARGV[8]) end
+call('HSET', stream, field, chunk, ARGV[8], ARGV[9] + 1, ARGV[8] .. '.by', ARGV[1], 'last', ARGV[8])
 --#done chunk
 return chunk

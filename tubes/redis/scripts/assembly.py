@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: Scripts without the state machine: the same for all drivers.
 PLAIN: Final = frozenset(
-    {"open", "beat", "session", "wake", "wake_at_due", "upload_words", "extent", "task_headers", "scan_ids"}
+    {"open", "heartbeat", "session", "wake", "wake_at_due", "upload_words", "extent", "task_headers", "scan_ids"}
     | {"tube_names", "describe", "tube_drivers"}
     | {"write_stage", "write_keep", "write_seal", "write_done", "write_others", "write_clean", "stream_skip"}
     | {"check_meta", "overview", "stream_slots", "rate", "damage"}

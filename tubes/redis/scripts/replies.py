@@ -76,8 +76,8 @@ _METHODS: Final[Mapping[frozenset[type], str]] = {
     BYTES: "ack_many ack_with act_some bury cancel checkpoint decline delete delete_many evict first forget_key "
     "kick_task next pause peek relay release release_many renew_many set_ttr stream_ack stream_open take_task touch "
     "trial update write_stage",
-    LIST: "beat check_end check_ids check_index check_lanes check_meta check_streams check_takes check_tasks "
-    "due ended lanes by_state open overview peek_many reasons scan_ids statistics take_for take_many tasks "
+    LIST: "check_end check_ids check_index check_lanes check_meta check_streams check_takes check_tasks "
+    "due ended heartbeat lanes by_state open overview peek_many reasons scan_ids statistics take_for take_many tasks "
     "tube_drivers",
     _kinds(NoneType, bytes): "put put_many stream_retake stream_take write_seal",
     _kinds(NoneType, list): "again drop extent put_keyed put_limited session task_headers describe tube_names "

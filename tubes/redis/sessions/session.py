@@ -122,7 +122,7 @@ class RedisSession:
         """Renew a shared session in all of its tubes."""
         if not self._shared or self.closing:
             return
-        record = yield from self._update_shared("beat")
+        record = yield from self._update_shared("heartbeat")
         if record is None:
             if not self.closing:  # The session has ended meanwhile, or the server has lost its record.
                 yield from self._publish("again")

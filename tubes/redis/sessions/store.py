@@ -72,7 +72,7 @@ _log = logging.getLogger("tubes")
 _SILENT: Final = "%s has not replied for %g s; connect gives up after %g s (connect_timeout)"
 #: Seconds after which the first connection logs that the server does not reply.
 SILENCE: Final = 2.0
-#: Sessions per call of the script `beat`.
+#: Sessions per call of the script `heartbeat`.
 _SESSIONS_PER_CALL: Final = 1000
 
 
@@ -282,7 +282,7 @@ class RedisStore:
                 for first in range(0, max(len(tokens), 1), _SESSIONS_PER_CALL):
                     chunk = tokens[first : first + _SESSIONS_PER_CALL]
                     words: tuple[Word, ...] = (micros("lease", self.lease), listening, *chunk)
-                    reply = channel.call(ScriptCall(script("beat"), shared.key, words, parts=("leases",)))
+                    reply = channel.call(ScriptCall(script("heartbeat"), shared.key, words, parts=("leases",)))
             except ConnectionLost as error:
                 lost.add(node)
                 self._warn("sessions could not be renewed", error)
