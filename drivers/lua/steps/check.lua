@@ -4,6 +4,8 @@
 -- ARGV[1]  '1': repair problems; '': only report them
 -- ARGV[2]  the time in microseconds; '': the server's
 -- ARGV[3…] the arguments of the check
+-- in: nothing
+-- out: call, now, meta, repairs, found, note
 local call, M, ARGV = redis.call, KEYS[1], ARGV
 local now = tonumber(ARGV[2])
 if not now then

@@ -4,6 +4,7 @@
 -- The process that pops it sends a take, and that script leaves the next marker. A process that pops a marker but
 -- gets no task sleeps until the next due time, so leave a marker also if that time has become earlier. Processes that
 -- wait for room block on ':room' in the same way.
+-- in: nothing
 --#if LIST
 if (META.loose or 0) + 0 >= 1000 then
 --#slow

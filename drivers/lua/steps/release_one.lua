@@ -1,7 +1,6 @@
 -- Release `task`: it returns to its place after `delay` microseconds ('': now; 'backoff': the delay of the tube's
 -- backoff). After its last attempt it is buried instead, with the `reason` (nil or '': 'max_attempts: release').
--- `due` is a local of the caller, too.
--- in: task, delay, reason
+-- in: task, delay, reason, due
 -- out: due
 if is_last(task) then
 --#slow

@@ -1,4 +1,5 @@
 -- A repeated call that takes several tasks returns the tasks that its caller still holds.
+-- in: nothing
 if replayed then
 --#slow
   local tasks = {}
