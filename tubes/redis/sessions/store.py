@@ -431,7 +431,7 @@ class RedisStore:
         )
 
     def count_waiting(self, name: str, processes: object) -> int:
-        """Return the number of waiting callers on a tube; `processes`: other processes, as waiting.lua lists them."""
+        """Return the number of waiting callers on a tube; `processes`: the others, as list_waiting.lua lists them."""
         now = self.clock.micros()
         others = 0
         with validation.reading(f"tube {name!r}: its waiters"):
