@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,13 +12,13 @@ from tubes.conformance.bench import Bench, needs
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tubes import Task
+    from tubes import Task, Tube
 
 
 class Altering(Bench):
     """Options and their changes."""
 
-    def options_of(self, tube: Any) -> dict[str, object]:
+    def options_of(self, tube: Tube) -> dict[str, object]:
         """Return the tube's options without the required options of the driver."""
         return {name: value for name, value in tube.options.items() if name not in self.options}
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tubes import QueueClosed, TubeBusy, TubeNotFound
+from tubes import Queue, QueueClosed, Tube, TubeBusy, TubeNotFound
 from tubes.conformance.bench import Bench, eventually, needs
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class TakeAny(Bench):
 
     def test_take_any_cancelled_too_late_returns_its_task(self) -> None:
         self.require_asyncio()
-        tubes, queue = [tube.inner for tube in self.create_three()], self.queue.inner
+        tubes, queue = [self.create(name).inner for name in "abc"], self.queue.inner
 
         async def put() -> None:
             for tube in tubes:
@@ -238,11 +238,11 @@ class TakeAny(Bench):
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 
-    def create_three(self) -> list[Any]:
+    def create_three(self) -> list[Tube]:
         """Create three more tubes: a, b and c."""
         return [self.create(name) for name in "abc"]
 
-    def begin_any(self, tubes: list[Any], queue: Any = None, **options: object) -> Future[Any]:
+    def begin_any(self, tubes: list[Tube], queue: Queue | None = None, **options: object) -> Future[Any]:
         """Start a `take_any` and return when it waits on each tube."""
         queue = self.queue if queue is None else queue
         tubes = [tube if isinstance(tube, str) else tube.name for tube in tubes]

@@ -274,6 +274,11 @@ class Bench:
         self.clock.advance(seconds)
         return self.clock.now()
 
+    def ends_later(self, call: Future[T]) -> bool:
+        """Let time pass and return True if the call has ended."""
+        self.clock.advance(5)
+        return call.done()
+
     def listen(self) -> list[tuple[str, int, str]]:
         """Return a list that receives every later change of the tube: event, id, state."""
         events: list[tuple[str, int, str]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +14,7 @@ from tubes.values.task import CANCELLED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tubes import Task
+    from tubes import Task, Tube
 
 #: Calls by which another session takes a task away from its holder, and the event that the holder gets.
 LOSING: dict[str, tuple[str, Callable[[Worker, Task], object]]] = {
@@ -31,7 +31,7 @@ LOSING: dict[str, tuple[str, Callable[[Worker, Task], object]]] = {
     "release of a selection": ("release", lambda other, task: other.tube.select("taken").release()),
 }
 #: Calls of the holder itself, of which it is not told.
-OWN: dict[str, Callable[[Any, Task], object]] = {
+OWN: dict[str, Callable[[Tube, Task], object]] = {
     "ack": lambda tube, task: tube.ack(task),
     "ack_many": lambda tube, task: tube.ack_many([task]),
     "release": lambda tube, task: tube.release(task),
@@ -220,7 +220,7 @@ class Cancelling(Bench):
 class Losses(Bench):
     """The messages to a session that loses a task: `Port.on_loss`."""
 
-    def watch(self, tube: Any) -> list[Loss]:
+    def watch(self, tube: Tube) -> list[Loss]:
         """Return a list that receives the losses of the tube's session from now on."""
         losses, calls = list[Loss](), list[Loss | None]()
 

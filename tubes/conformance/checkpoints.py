@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SAVED = {"page": 7, "seen": ["a", None, 1.5, True], "näme": {"": "\ud800 \U0001f600"}}
 
 
-def facts_of(task: Task) -> tuple[Any, float | None, str | None]:
+def facts_of(task: Task) -> tuple[object, float | None, str | None]:
     """Return the facts of the checkpoints of a task."""
     return task.saved, task.progress, task.note
 
@@ -152,7 +152,7 @@ class Checkpoints(Bench):
         task = self.put_and_take()
         seen: list[tuple[str, object]] = []
 
-        def callback(changed: Any, event: str) -> None:
+        def callback(changed: Task, event: str) -> None:
             seen.append((event, facts_of(changed)))
 
         self.tube.on_task_change(callback)

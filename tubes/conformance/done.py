@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +17,7 @@ from tubes import (
     Task,
     TaskNotFound,
     TaskNotTaken,
+    Tube,
     TubeFull,
     TubeNotFound,
 )
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class DoneTasks(Bench):
     """keep_done, result and again."""
 
-    def kept_ids(self, tube: Any = None) -> list[int]:
+    def kept_ids(self, tube: Tube | None = None) -> list[int]:
         """Return the ids of the kept done tasks."""
         return [task.id for task in (tube or self.tube).select("done")]
 
@@ -39,7 +40,7 @@ class DoneTasks(Bench):
         self.tube.ack(task, result)
         return task
 
-    def begin_result(self, task: Task | int, timeout: float | None = None, tube: Any = None) -> Future[Any]:
+    def begin_result(self, task: Task | int, timeout: float | None = None, tube: Tube | None = None) -> Future[object]:
         """Start a call that waits for the result of a task."""
         future = Future[object]()
         target = tube or self.tube
@@ -304,7 +305,7 @@ class DoneTasks(Bench):
     @needs("ttl")
     def test_result_raises_when_the_ttl_ends_the_task(self) -> None:
         call = self.begin_result(self.put(keep_done=10**8, ttl=5))
-        assert eventually(lambda: self._ends_later(call))
+        assert eventually(lambda: self.ends_later(call))
         with pytest.raises(CallFailed, match="ttl"):
             self.result_of(call)
 
@@ -313,14 +314,9 @@ class DoneTasks(Bench):
         with pytest.raises(CallTimeout, match=r"is not done after 0(\.0)? s: it is ready$"):
             self.tube.result(task, 0)
         call = self.begin_result(task, 5)
-        assert eventually(lambda: self._ends_later(call))
+        assert eventually(lambda: self.ends_later(call))
         with pytest.raises(CallTimeout, match=r"is not done after 5(\.0)? s: it is ready$"):
             self.result_of(call)
-
-    def _ends_later(self, call: Future[Any]) -> bool:
-        """Let time pass and return True if the call has ended."""
-        self.clock.advance(5)
-        return call.done()
 
     def test_dropped_tube_and_closed_queue_end_a_waiting_result(self) -> None:
         worker = self.add_worker()

@@ -6,20 +6,19 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from tubes import InvalidOption, QueueClosed, TubeNotFound
+from tubes import InvalidOption, QueueClosed, Tube, TubeNotFound
 from tubes.conformance.bench import Bench, eventually, needs
 
 
 class Emptiness(Bench):
     """Tests of `Tube.join`."""
 
-    def begin_wait(self, *args: object, tube: Any = None) -> Future[Any]:
+    def begin_wait(self, *args: float, tube: Tube | None = None) -> Future[bool]:
         """Start a call that waits until the tube is empty. It also ends if the tube is empty before it starts."""
-        future = Future[Any]()
+        future = Future[bool]()
         target = self.tube if tube is None else tube
 
         def call() -> None:
@@ -112,7 +111,7 @@ class Emptiness(Bench):
     def test_ttl_expiry_of_the_last_task_wakes_join(self) -> None:
         self.put(ttl=5)
         call = self.begin_wait()
-        assert eventually(lambda: self._ends_later(call))
+        assert eventually(lambda: self.ends_later(call))
         assert self.result_of(call)
 
     def test_join_waits_for_the_last_of_many_tasks(self) -> None:
@@ -150,14 +149,9 @@ class Emptiness(Bench):
     def test_join_returns_false_after_its_timeout(self) -> None:
         self.put()
         call = self.begin_wait(5)
-        assert eventually(lambda: self._ends_later(call))
+        assert eventually(lambda: self.ends_later(call))
         assert self.result_of(call) is False
         assert not self.tube.join(0)
-
-    def _ends_later(self, call: Future[Any]) -> bool:
-        """Let time pass and return True if the call has ended."""
-        self.clock.advance(5)
-        return call.done()
 
     def test_dropped_tube_and_closed_queue_end_join(self) -> None:
         self.put()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tubes import InvalidOption, Lease, OptionNotSupported, TaskNotTaken
+from tubes import InvalidOption, Lease, OptionNotSupported, Task, TaskNotTaken, Tube
 from tubes.conformance.bench import Bench, lacks, needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: All methods that accept a task.
-METHODS: dict[str, Callable[[Any, Any], Any]] = {
+METHODS: dict[str, Callable[[Tube, str], Task]] = {
     "ack": lambda tube, task: tube.ack(task),
     "release": lambda tube, task: tube.release(task),
     "bury": lambda tube, task: tube.bury(task, "by a lease"),
@@ -28,7 +28,7 @@ OF_MANY = ("ack_many", "release_many", "delete_many")
 class Leases(Bench):
     """Leases."""
 
-    def is_stale(self, tube: Any, lease: str) -> bool:
+    def is_stale(self, tube: Tube, lease: str) -> bool:
         """Return True if every method refuses this lease."""
         for method in METHODS.values():
             with self.expect_error(TaskNotTaken, match="^the lease of task .* is over"):

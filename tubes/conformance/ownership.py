@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,7 +25,7 @@ HOLDER_CALLS: list[Callable[[Tube, Task | int], object]] = [
 class Ownership(Bench):
     """Takes belong to sessions."""
 
-    def refuses_holder_calls(self, tube: Any, *tasks: Task | int) -> bool:
+    def refuses_holder_calls(self, tube: Tube, *tasks: Task | int) -> bool:
         """Return True if every such method refuses these tasks in this session."""
         for method in HOLDER_CALLS:
             assert self.refuses(partial(method, tube), *tasks, error=TaskNotTaken)

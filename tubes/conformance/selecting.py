@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,8 +13,11 @@ from tubes.backend.selecting import Scan
 from tubes.conformance.bench import Bench, lacks, needs
 from tubes.conformance.faces import SyncFace
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-def ids(tasks: Any) -> list[int]:
+
+def ids(tasks: Iterable[Task]) -> list[int]:
     """Return the ids of tasks."""
     return [task.id for task in tasks]
 

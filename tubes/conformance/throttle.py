@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from tubes import InvalidOption, Task
+from tubes import InvalidOption, Task, Tube
 from tubes.conformance.bench import Bench, eventually, needs
 from tubes.drivers.chance import apply_jitter
 from tubes.drivers.options import SECOND
@@ -407,7 +407,7 @@ class Bursts(Throttled):
 class IntervalsFromAcks(Throttled):
     """interval_from."""
 
-    ENDS: Final[dict[str, Callable[[Any, Task], object]]] = {
+    ENDS: Final[dict[str, Callable[[Tube, Task], object]]] = {
         "ack": lambda tube, task: tube.ack(task),
         "ack_many": lambda tube, task: tube.ack_many([task]),
         "release": lambda tube, task: tube.release(task),

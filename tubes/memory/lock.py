@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import repeat
 from time import sleep
-from typing import Any, Final
+from typing import Final
 
 #: Failed attempts after which the owner counts as slow, and the seconds between two attempts from then on.
 _FAST_ATTEMPTS: Final = 1000
@@ -43,7 +43,7 @@ class Lock:
         #: Empty while a thread owns the lock.
         self.token: Final = {0: True}
         #: An endless iterator: each step tries to acquire the lock, and is True if that succeeded.
-        self.attempts: Iterator[Any] = map(self.token.pop, repeat(0), repeat(False))
+        self.attempts: Iterator[bool] = map(self.token.pop, repeat(0), repeat(False))
         #: Failed attempts since the last call of `let_in`.
         self.waits = 0
 

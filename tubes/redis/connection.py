@@ -6,9 +6,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 from uuid import uuid4
 
 from tubes.backend.port import ConnectionBase, check_session_uuid
@@ -435,10 +435,10 @@ class LoopConnection(Connection):
         try:
             await asyncio.to_thread(self.store.ensure_connected, self._timeout)
         except BaseException:
-            await cast("Callable[[], Any]", self.close)()
+            await cast("Callable[[], Awaitable[None]]", self.close)()
             raise
 
-    def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:  # type: ignore[override]
+    def run(self, flow: Flow[T]) -> Coroutine[object, None, T]:  # type: ignore[override]
         if self._pid != os.getpid():
             raise self._make_forked_error()
         if self.undos:

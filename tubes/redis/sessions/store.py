@@ -11,7 +11,7 @@ from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, cast
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -234,7 +234,7 @@ class RedisStore:
             try:
                 flow = act()
                 if inspect.isgenerator(flow):
-                    self.run_now(cast("Flow[Any]", flow))
+                    self.run_now(cast("Flow[object]", flow))
             except TubesError:
                 _log.debug("a background call failed", exc_info=True)
             except Exception:

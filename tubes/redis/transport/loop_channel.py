@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from tubes.backend.flow import run_async
 from tubes.backend.waiters import PENDING
@@ -390,7 +390,7 @@ class ThreadedChannel:
         self._closed = False
         self._channels: Final[dict[int, ThreadChannel]] = {}
 
-    def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
+    def run(self, flow: Flow[T]) -> Coroutine[object, None, T]:
         """Run a flow and return its result."""
         return run_async(flow, self._ask)
 

@@ -198,10 +198,9 @@ class Serving:
 def _make_result(port: Port, taken: Parsed) -> TaskView | Unreadable:
     """Return the task for a waiter, or the error of an unreadable task, which stays taken."""
     try:
-        task: TaskView = port.show(taken)
+        return port.show(taken)
     except Unreadable as error:
         return error
-    return task
 
 
 def words_to_undo(waiter: Waiter, result: TaskView | Sequence[TaskView]) -> tuple[str, list[int | str]]:
