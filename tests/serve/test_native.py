@@ -553,6 +553,33 @@ def test_dead_letters_are_counted_and_moved(http: httpx.Client) -> None:
         assert problem(refused) == (400, "invalid-option")
 
 
+def test_selection_of_ids_changes_only_these_tasks(http: httpx.Client) -> None:
+    ids = [put(http, number) for number in range(6)]
+    assert http.put("/tubes/dead").status_code == 201
+    assert select(http, "count", ids=[*ids, 999]) == 6
+    assert select(http, "bury", {"reason": "bad"}, ids=[ids[0], ids[0], ids[1], 999]) == 2
+    assert select(http, "kick", ids=ids[1:]) == 1
+    assert select(http, "move", {"to": "dead"}, ids=[ids[0], ids[2]]) == 2
+    assert select(http, "cancel", ids=[ids[3]]) == select(http, "delete", ids=[ids[4]]) == 1
+    assert [task["id"] for task in http.get("/tubes/mail/tasks").json()["tasks"]] == [ids[1], ids[5]]
+    reply = http.post("/tubes/mail/select", json={"action": "kick", "ids": ids, "state": "buried"})
+    assert problem(reply) == (400, "invalid-option")
+
+
+def test_preview_shows_the_start_of_the_data(http: httpx.Client) -> None:
+    text = json.dumps("Gr\u00fc\u00dfe " * 1000, ensure_ascii=False)
+    id = put(http, json.loads(text))
+    stored = len(text.encode())
+    [task] = http.get("/tubes/mail/tasks", params={"preview": 4}).json()["tasks"]
+    assert "data" not in task
+    assert (task["preview"], task["size"]) == ('"Gr', stored)
+    task = http.get(f"/tubes/mail/tasks/{id}", params={"preview": 10**6}).json()
+    assert (task["preview"], task["size"]) == (text, stored)
+    raw = http.post("/tubes/mail/tasks/raw", content=b"\xff\x00rest").json()["id"]
+    task = http.get(f"/tubes/mail/tasks/{raw}", params={"preview": 2}).json()
+    assert (base64.b64decode(task["preview_base64"]), task["size"]) == (b"\xff\x00", 6)
+
+
 def test_selections_count_and_change_tasks(http: httpx.Client) -> None:
     for _ in range(3):
         http.post("/tubes/mail/tasks/batch", json={"items": [{"data": {"to": "ann"}}] * 400})

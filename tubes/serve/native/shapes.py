@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import json
 import math
@@ -30,6 +31,7 @@ from tubes.serve.native.schemas import (
     TEXT,
     Fields,
     Schema,
+    integer,
     list_schema,
     map_schema,
     nullable,
@@ -42,6 +44,7 @@ from tubes.serve.native.schemas import (
 from tubes.values.overview import Overview
 from tubes.values.statistics import Statistics
 
+_UTF_8: Final = codecs.getincrementaldecoder("utf-8")
 _text: Final = json.encoder.encode_basestring_ascii
 _CANCELLED: Final = ',"cancelled":true'
 STATES: Final = ("ready", "taken", "done", "buried", "delayed")
@@ -64,6 +67,9 @@ TASK: Final[Schema] = object_schema(
         "expires": nullable(MOMENT),
         "data": ANY,
         "data_base64": TEXT,
+        "preview": {**TEXT, "description": "In place of the data: its first bytes, as text."},
+        "preview_base64": {**TEXT, "description": "The first bytes of data that are not UTF-8."},
+        "size": {**INTEGER, "description": "The bytes of the data, beside a preview."},
         "lease": TEXT,
         "ended": MOMENT,
         "why": one_of("ack", "delete", "ttl", "cancelled"),
@@ -77,9 +83,11 @@ TASK: Final[Schema] = object_schema(
         "note": TEXT,
         "cancelled": {**FLAG, "description": "True if the task was cancelled; otherwise the member is missing."},
     },
-    *("data", "data_base64", "lease", "ended", "why", "result", "result_base64"),
+    *("data", "data_base64", "preview", "preview_base64", "size", "lease", "ended", "why", "result", "result_base64"),
     *("saved", "progress", "note", "cancelled"),
 )
+#: The query parameter of a preview.
+PREVIEW: Final = {**integer(1), "description": "Send only this many bytes of the data, as `preview`, and its `size`."}
 #: The filters of `Tube.select`.
 FILTERS: Final[Fields] = {
     "state": {**STATE, "description": "The default is any state except done."},
@@ -208,8 +216,11 @@ def moment(text: str) -> datetime:
         raise InvalidOption(option="at", value=text, rule="must be a time like 2030-01-31T12:00:00Z") from None
 
 
-def task_json(call: Call, task: AsyncTask, *, leased: bool = False) -> bytes:
-    """Return a task as JSON. Its data is parsed only to check that it is JSON, and is sent unchanged."""
+def task_json(call: Call, task: AsyncTask, *, leased: bool = False, preview: int | None = None) -> bytes:
+    """Return a task as JSON. Its data is parsed only to check that it is JSON, and is sent unchanged.
+
+    `preview`: at most this many bytes of the data are sent, as text.
+    """
     members = facts_json(task)[:-1]
     if leased:
         members += f',"lease":"{call.service.leases.sign(call.space.name, task.lease)}"'
@@ -217,7 +228,18 @@ def task_json(call: Call, task: AsyncTask, *, leased: bool = False) -> bytes:
         members += f',"ended":{task.ended},"why":"{task.why}"'
         if task.result is not None:
             members += f",{bytes_json('result', task.result).decode()}"
-    return b"%b,%b}" % (members.encode(), bytes_json("data", task.data))
+    data = bytes_json("data", task.data) if preview is None else _preview_json(task.data, preview)
+    return b"%b,%b}" % (members.encode(), data)
+
+
+def _preview_json(data: bytes, most: int) -> bytes:
+    """Return the start of the data as a member of a JSON object, and the size of the data."""
+    try:
+        # The cut may be within a character.
+        member = f'"preview":{_text(_UTF_8().decode(data[:most], len(data) <= most))}'
+    except UnicodeDecodeError:
+        member = f'"preview_base64":"{b64encode(data[:most]).decode()}"'
+    return f'{member},"size":{len(data)}'.encode()
 
 
 def bytes_json(name: str, value: bytes) -> bytes:

@@ -14,14 +14,15 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from tubes.aio import AsyncSelection, AsyncTask
-from tubes.backend.selecting import Filters, Scan
-from tubes.errors import InvalidOption, TubeNotFound, TubesError
+from tubes.backend.selecting import Filters, Scan, see_all
+from tubes.errors import InvalidOption, TaskNotFound, TubeNotFound, TubesError
 from tubes.serve.events import Change
 from tubes.serve.namespaces import REPLY_TIMEOUT, Namespace
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.polls import Polls, has_disconnected
 from tubes.serve.problems import REQUIRED, ClientDisconnected, problem
+from tubes.serve.service import Limits
 from tubes.values.lease import Lease
 
 #: Seconds without output after which an empty line is sent, to detect disconnected clients.
@@ -222,16 +223,29 @@ def _event(change: Change) -> bytes:
 
 
 class _Selection(AsyncSelection[bytes]):
-    """A selection that ends before the next part once its client has left."""
+    """A selection that ends before the next part once its client has left. `ids`: only the tasks with these ids."""
 
     is_stopped = False
+    ids: list[int] | None = None
 
     @override
-    async def _part(self, scan: Scan, filters: Filters, size: int, *, with_data: bool = False) -> list[object]:
-        part = await super()._part(scan, filters, size, with_data=with_data)
+    async def _part(self, scan: Scan, filters: Filters, size: int, *, with_data: bool = False) -> list[Any]:
+        if self.ids is None:
+            part = await super()._part(scan, filters, size, with_data=with_data)
+        else:
+            chosen, self.ids = self.ids[:size], self.ids[size:]
+            scan.ended = not self.ids
+            tasks = [task for id in chosen if (task := await self._find(id, filters)) is not None]
+            part = tasks if with_data else see_all(tasks)
         if self.is_stopped:
             raise ClientDisconnected
         return part
+
+    async def _find(self, id: int, filters: Filters) -> AsyncTask | None:
+        with suppress(TaskNotFound):
+            task: AsyncTask = await self._port.tube.peek(id)
+            return task if filters.state in (None, task._state) else None
+        return None
 
 
 @operation(
@@ -242,6 +256,7 @@ class _Selection(AsyncSelection[bytes]):
         {
             **shapes.FILTERS,
             "limit": schemas.COUNT,
+            "ids": schemas.list_schema(schemas.INTEGER, Limits.batch, minimum=1),
             "action": schemas.one_of("count", *_ARGUMENTS),
             "with": schemas.request_schema(
                 {
@@ -260,13 +275,16 @@ class _Selection(AsyncSelection[bytes]):
 async def select(call: Call) -> Response:
     """Count the tasks that pass all filters, or change each of them: `action`. The filters are those of `Tube.select`.
 
+    `ids`: in place of filters, the ids of the tasks.
     `with`: the arguments of the action: `attempts` and `ttl` of kick, `reason` of bury and cancel; move requires `to`,
     another tube of the namespace. After each part of the work a line of JSON reports how many tasks are done so far.
     The last line has `finished`, or else it is a problem. If the client disconnects, the work stops after the current
     part. To count requires the right to look, all other actions require the right to manage, and `contains` both.
     """
     body: Any = await call.body()
-    action, arguments = body.pop("action"), body.pop("with", {})
+    action, arguments, ids = body.pop("action"), body.pop("with", {}), body.pop("ids", None)
+    if ids is not None and body:
+        raise InvalidOption(option="ids", value=ids, rule="must be left out with filters")
     await call.use("look" if action == "count" else "manage")
     if "contains" in body:
         call.check("look", call.tube)
@@ -289,7 +307,9 @@ async def select(call: Call) -> Response:
     chosen = tube.select(**body)
 
     async def work(write: Write) -> None:
-        await _report(_Selection(chosen._port, chosen._filters), action, arguments, write)
+        selection = _Selection(chosen._port, chosen._filters)
+        selection.ids = None if ids is None else list(dict.fromkeys(ids))
+        await _report(selection, action, arguments, write)
 
     return _Endless(call.service.polls, "application/x-ndjson", b"%b\n", work)
 

@@ -159,7 +159,7 @@ async def call_handler(call: Call) -> Response:
     "GET",
     "/tubes/{tube}/tasks",
     "look",
-    query={**shapes.FILTERS, "after": schemas.INTEGER, "limit": schemas.BATCH},
+    query={**shapes.FILTERS, "after": schemas.INTEGER, "limit": schemas.BATCH, "preview": shapes.PREVIEW},
     replies={200: schemas.object_schema({"tasks": schemas.list_schema(shapes.TASK)})},
 )
 async def list_tasks(call: Call) -> Response:
@@ -170,7 +170,7 @@ async def list_tasks(call: Call) -> Response:
     """
     query = call.query()
     limit = query.pop("limit", 100)
-    after = query.pop("after", None)
+    after, preview = query.pop("after", None), query.pop("preview", None)
     parts: list[bytes] = []
     size = 0
     scan: Scan | None = None
@@ -186,15 +186,16 @@ async def list_tasks(call: Call) -> Response:
         if has_disconnected(call.receive):
             raise ClientDisconnected
         for task in await call.space.apply(call.tube, read):
-            parts.append(shapes.task_json(call, task))
+            parts.append(shapes.task_json(call, task, preview=preview))
             size += len(parts[-1])
     return Response(b'{"tasks":[%b]}' % b",".join(parts), 200, None, "application/json")
 
 
-@operation("GET", "/tubes/{tube}/tasks/{id}", "look", replies={200: shapes.TASK})
+@operation("GET", "/tubes/{tube}/tasks/{id}", "look", query={"preview": shapes.PREVIEW}, replies={200: shapes.TASK})
 async def get_task(call: Call) -> Response:
     """Show a task."""
-    return task_reply(call, await call.space.apply(call.tube, lambda tube: tube.peek(call.task)))
+    task = await call.space.apply(call.tube, lambda tube: tube.peek(call.task))
+    return Response(shapes.task_json(call, task, preview=call.query().get("preview")), 200, None, "application/json")
 
 
 @operation("PATCH", "/tubes/{tube}/tasks/{id}", "manage", body=_UPDATE, replies={200: shapes.TASK})
