@@ -1,0 +1,317 @@
+// What all views share: the REST API, the stream of samples, the address of a view, and formats.
+
+import { html, useEffect, useRef, useState } from "./preact.js";
+
+export { html };
+
+// -- stores: values that components follow ----------------------------------------------------------------------------
+
+export function store(value) {
+  const listeners = new Set();
+  return {
+    get: () => value,
+    set(next) {
+      value = next;
+      for (const listener of [...listeners]) listener(next);
+    },
+    subscribe(listener) {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+  };
+}
+
+export function useStore(followed) {
+  const [value, setValue] = useState(followed.get());
+  useEffect(() => {
+    setValue(followed.get());
+    return followed.subscribe(setValue);
+  }, [followed]);
+  return value;
+}
+
+// -- the API ----------------------------------------------------------------------------------------------------------
+
+const ROOT = new URL("../v1", document.baseURI.split("#")[0]).href;
+const TOKEN = "tubes-token";
+
+// The token is in the fragment of the address only until the page has read it, so that no history or log contains it.
+const given = /^#token=(.+)$/.exec(location.hash);
+if (given) {
+  sessionStorage.setItem(TOKEN, decodeURIComponent(given[1]));
+  history.replaceState(null, "", location.pathname);
+}
+
+export const access = store({ isRefused: false });
+
+export function setToken(text) {
+  if (text) sessionStorage.setItem(TOKEN, text);
+  else sessionStorage.removeItem(TOKEN);
+  access.set({ isRefused: false });
+}
+
+export const hasToken = () => sessionStorage.getItem(TOKEN) !== null;
+
+export class Problem extends Error {
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+// Call the API. `body`: a value, or JSON as text. Returns the value of the reply, or with `raw` the reply itself.
+export async function call(method, path, body, { signal, raw = false } = {}) {
+  const headers = {};
+  const token = sessionStorage.getItem(TOKEN);
+  if (token !== null) headers.authorization = `Bearer ${token}`;
+  if (body !== undefined) headers["content-type"] = "application/json";
+  const text = body === undefined || typeof body === "string" ? body : JSON.stringify(body);
+  let reply;
+  try {
+    reply = await fetch(ROOT + path, { method, headers, body: text, signal, cache: "no-store", redirect: "error" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem(0, "The service cannot be reached.");
+  }
+  if (reply.ok) return raw ? reply : reply.status === 204 ? null : reply.json();
+  const problem = await reply.json().catch(() => ({}));
+  if (reply.status === 401) access.set({ isRefused: true });
+  throw new Problem(reply.status, problem.detail || problem.title || `The service replied ${reply.status}.`);
+}
+
+const encoded = (segments) => segments.map((segment) => "/" + encodeURIComponent(segment)).join("");
+
+function query(values) {
+  const words = new URLSearchParams();
+  for (const [name, value] of Object.entries(values || {})) {
+    if (value !== "" && value !== undefined && value !== null && value !== false) words.set(name, value);
+  }
+  const text = words.toString();
+  return text && "?" + text;
+}
+
+export const path = (segments, values) => encoded(segments) + query(values);
+
+// Change tasks of a tube, or count them. `report` gets the number of tasks done so far. Returns the last number.
+export async function select(namespace, tube, body, report, signal) {
+  const reply = await call("POST", path([namespace, "tubes", tube, "select"]), body, { signal, raw: true });
+  let done = 0;
+  let isFinished = false;
+  await readParts(reply, "\n", (line) => {
+    if (!line.trim()) return;
+    const progress = JSON.parse(line);
+    if (progress.done === undefined) throw new Problem(progress.status, progress.detail || progress.title);
+    done = progress.done;
+    isFinished = Boolean(progress.finished);
+    report?.(done);
+  });
+  if (!isFinished) throw new Problem(0, `The work stopped after ${count(done)} tasks.`);
+  return done;
+}
+
+async function readParts(reply, separator, handle) {
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      const parts = (text + (done ? separator : value)).split(separator);
+      text = parts.pop();
+      parts.forEach(handle);
+      if (done) return;
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+// -- the stream of samples --------------------------------------------------------------------------------------------
+
+// "live", "connecting", "hidden" (the page is in the background), or the time of the next try in milliseconds.
+export const connection = store("connecting");
+// A counter: each sample, and each change that the page makes, is one more.
+export const ticks = store(0);
+export const refresh = () => ticks.set(ticks.get() + 1);
+
+const LONGEST_SILENCE = 40_000;
+const LONGEST_PAUSE = 15_000;
+
+// Follow the samples of a namespace until the returned function is called. A page in the background has no stream.
+export function follow(namespace) {
+  let isOver = false;
+  let controller = new AbortController();
+  let wake = () => {};
+  let pause = 1000;
+
+  async function listen() {
+    controller = new AbortController();
+    const watch = () => setTimeout(() => controller.abort(), LONGEST_SILENCE);
+    let watchdog = watch();
+    try {
+      const reply = await call("GET", path([namespace, "samples"]), undefined, { signal: controller.signal, raw: true });
+      await readParts(reply, "\n\n", (event) => {
+        clearTimeout(watchdog);
+        watchdog = watch();
+        if (isOver || !event.startsWith("event: sample")) return;
+        pause = 1000;
+        connection.set("live");
+        refresh();
+      });
+    } finally {
+      clearTimeout(watchdog);
+    }
+  }
+
+  async function run() {
+    while (!isOver) {
+      if (document.hidden) {
+        connection.set("hidden");
+        await new Promise((resolve) => (wake = resolve));
+        continue;
+      }
+      try {
+        await listen();
+      } catch (error) {
+        if (error.status === 401 || error.status === 403) pause = LONGEST_PAUSE;
+      }
+      if (isOver || document.hidden) continue;
+      connection.set(Date.now() + pause);
+      const timer = setTimeout(() => wake(), pause);
+      await new Promise((resolve) => (wake = resolve));
+      clearTimeout(timer);
+      pause = Math.min(2 * pause, LONGEST_PAUSE);
+    }
+  }
+
+  function onVisibility() {
+    if (document.hidden) controller.abort();
+    else wake();
+  }
+
+  document.addEventListener("visibilitychange", onVisibility);
+  connection.set("connecting");
+  run();
+  return () => {
+    isOver = true;
+    document.removeEventListener("visibilitychange", onVisibility);
+    controller.abort();
+    wake();
+  };
+}
+
+// Load data again at each tick, but never twice at the same time. `isLive`: false loads only when `deps` change.
+export function useLive(load, deps, isLive = true) {
+  const [state, setState] = useState({ isLoading: true });
+  const tick = useStore(ticks);
+  const running = useRef(null);
+  const last = useRef({ deps: null, tick: null });
+
+  useEffect(() => () => running.current?.abort(), []);
+  useEffect(() => {
+    const key = JSON.stringify(deps);
+    const isNew = key !== last.current.deps;
+    if (!isNew && (tick === last.current.tick || !isLive || running.current)) return;
+    last.current = { deps: key, tick };
+    running.current?.abort();
+    const controller = (running.current = new AbortController());
+    if (isNew) setState({ isLoading: true });
+    const settle = (next) => {
+      if (controller.signal.aborted) return;
+      running.current = null;
+      setState(next);
+    };
+    load(controller.signal).then(
+      (data) => settle({ data, isLoading: false }),
+      (error) => settle((old) => ({ ...old, error, isLoading: false })),
+    );
+  });
+  return state;
+}
+
+// -- addresses of views -----------------------------------------------------------------------------------------------
+
+export const href = (segments, values) => "#" + encoded(segments) + query(values);
+
+export function readAddress() {
+  const [place, words] = location.hash.slice(1).split("?");
+  try {
+    const segments = place.split("/").slice(1).map(decodeURIComponent);
+    return { segments: segments.filter(Boolean), query: Object.fromEntries(new URLSearchParams(words)) };
+  } catch {
+    return { segments: [], query: {} };
+  }
+}
+
+// Change parts of the query of the current address, without a new entry in the history.
+export function setQuery(changes) {
+  const { segments, query: values } = readAddress();
+  history.replaceState(null, "", href(segments, { ...values, ...changes }));
+  dispatchEvent(new HashChangeEvent("hashchange"));
+}
+
+// -- formats ----------------------------------------------------------------------------------------------------------
+
+const NUMBERS = new Intl.NumberFormat("en");
+export const count = (number) => (number === null || number === undefined ? "–" : NUMBERS.format(number));
+
+export function rate(number) {
+  if (!number) return "0";
+  return number >= 100 ? count(Math.round(number)) : number >= 10 ? number.toFixed(1) : number.toFixed(2);
+}
+
+const UNITS = [
+  [86400, "d"],
+  [3600, "h"],
+  [60, "min"],
+];
+
+// A duration in seconds as text: "2.5 s", "3 min", "4 h 10 min".
+export function span(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (!Number.isFinite(seconds)) return "forever";
+  const size = Math.abs(seconds);
+  if (size < 0.0005) return "0 s";
+  if (size < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (size < 60) return `${Number(seconds.toFixed(size < 10 ? 1 : 0))} s`;
+  for (const [index, [length, unit]] of UNITS.entries()) {
+    if (size < length) continue;
+    const whole = Math.trunc(seconds / length);
+    const [nextLength, nextUnit] = UNITS[index + 1] || [1, "s"];
+    const rest = Math.trunc((size % length) / nextLength);
+    return `${count(whole)} ${unit}` + (rest && Math.abs(whole) < 10 ? ` ${rest} ${nextUnit}` : "");
+  }
+}
+
+export const now = () => Date.now() / 1000;
+
+export function ago(moment) {
+  if (moment === null || moment === undefined) return "–";
+  const seconds = now() - moment;
+  if (Math.abs(seconds) < 1) return "now";
+  return seconds > 0 ? `${span(seconds)} ago` : `in ${span(-seconds)}`;
+}
+
+export function iso(moment) {
+  const date = new Date(moment * 1000);
+  return Number.isNaN(date.getTime()) ? String(moment) : date.toISOString().replace("T", " ").replace("Z", " UTC");
+}
+
+// Characters that a terminal or the direction of text would act on, and lone surrogates: they are shown as escapes.
+const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\p{Cs}]/gu;
+const escaped = (character) => "\\u" + character.charCodeAt(0).toString(16).padStart(4, "0");
+
+// Text of somebody else, made visible and shortened.
+export function shown(text, most = 200) {
+  const start = String(text ?? "").slice(0, most);
+  return start.replace(UNSAFE, escaped) + (String(text ?? "").length > most ? "…" : "");
+}
+
+export async function copy(text) {
+  if (navigator.clipboard && isSecureContext) return navigator.clipboard.writeText(text);
+  const area = document.createElement("textarea"); // Without HTTPS browsers have only this way.
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}
