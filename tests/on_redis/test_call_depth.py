@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from inspect import CO_GENERATOR
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
 import tubes
+from tubes.conformance.bench import eventually
+from tubes.redis.transport.channel import ThreadChannel
+from tubes.redis.waiting.wait_loop import WaitLoop
 
 Act = Callable[[tubes.Task], object]
 
@@ -79,3 +83,49 @@ def test_call_reaches_the_socket_through_few_functions(url: str, method: str) ->
     paths = spies[-1].paths
     assert len(paths) == 1
     assert len(paths[0]) <= limit, paths
+
+
+#: The functions between a take on an empty tube and the request that waits, and the files that they are in.
+WAITING_TAKE = 19, 8
+
+
+def test_waiting_take_reaches_its_request_through_few_functions(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path: dict[CodeType, None] = {}
+    sent = threading.Event()
+
+    def record(frame: FrameType, event: str, arg: object) -> None:
+        """Record generators, and the stack of each send and of each message to the thread that waits."""
+        code = frame.f_code
+        is_generator = event == "call" and code.co_flags & CO_GENERATOR and code.co_name != "<genexpr>"
+        is_send = event == "c_call" and getattr(arg, "__name__", "") in {"sendall", "put", "start_new_thread"}
+        one: FrameType | None = frame
+        while (is_generator or is_send) and not sent.is_set() and one is not None:
+            if one.f_globals["__name__"].startswith("tubes"):
+                path[one.f_code] = None
+            one = None if is_generator else one.f_back
+        if ThreadChannel.begin_wait.__code__ in path:
+            sent.set()
+
+    def run(loop: WaitLoop) -> None:
+        sys.setprofile(record)
+        serve_waiters(loop)
+
+    serve_waiters = WaitLoop._run
+    monkeypatch.setattr(WaitLoop, "_run", run)
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("mail", "fifottl")
+        shared = tube._port.shared
+        for _ in range(2):  # At first the server requests the scripts.
+            path.clear()
+            sent.clear()
+            sys.setprofile(record)
+            try:
+                tube.take(timeout=0.2)
+            finally:
+                sys.setprofile(None)
+            assert sent.is_set()
+            assert eventually(lambda: shared.queue.stale is None and not shared.wait_loop.is_running)
+    functions = [code.co_qualname for code in path]
+    files = {code.co_filename for code in path}
+    assert len(functions) <= WAITING_TAKE[0], functions
+    assert len(files) <= WAITING_TAKE[1], files
