@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from tubes.drivers.rate_limits import RateLimit, RateLimits
 
     #: The fields of `LaneInfo`.
-    LaneFields: TypeAlias = tuple[str, int, int, float | None, float, int, int, int, float | None, str | None]
+    LaneFields: TypeAlias = tuple[
+        str, int, int, float | None, float, int, int, int, float | None, str | None, float | None
+    ]
 
 
 class Lanes:
@@ -109,7 +111,9 @@ class Lanes:
                 until, reason = rate.blocked / SECOND, rate.reason
         interval = self.rates.interval if interval is None else interval
         most = self.rates.max_in_flight if most is None else most
-        return name, ready, taken, start, interval / SECOND, most, self.capacity(name), burst, until, reason
+        first = None if lane is None else lane.first()
+        since = None if first is None else first.created / SECOND
+        return name, ready, taken, start, interval / SECOND, most, self.capacity(name), burst, until, reason, since
 
     def count(self) -> tuple[int, int]:
         """Count the lanes that `list_first` lists, and those in cooldown, blocked or without their full burst. O(n)."""
@@ -221,6 +225,10 @@ class Lane:
 
     def has_ready(self) -> bool:
         return self.head is not None or (self.waiting is not None and self.waiting.count() > 0)
+
+    def first(self) -> Entry | None:
+        """Return the ready task that is taken next."""
+        return self.head if self.head is not None or self.waiting is None else self.waiting.first()
 
     def ready(self) -> int:
         return (self.head is not None) + (0 if self.waiting is None else self.waiting.count())

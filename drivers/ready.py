@@ -111,6 +111,23 @@ class Ready:
         entry.index = None
         return entry
 
+    def first(self) -> Entry | None:
+        """Return the entry that `pop` would return, and remove those before it that have left. O(1), amortized."""
+        back, first = self._back, None
+        while back and back[0][1].index is not self:
+            heappop(back)
+            self._stale -= 1
+        if back:
+            first = back[0][1]
+        end = 0 if self._rising else -1
+        for line in self._order:
+            while line and line[end].index is not self:
+                line.popleft() if self._rising else line.pop()
+                self._stale -= 1
+            if line:
+                return line[end] if first is None or line[end].rank < first.rank else first
+        return first
+
     def discard(self, entry: Entry) -> None:
         """Remove an entry. O(1), amortized."""
         entry.index = None

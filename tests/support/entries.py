@@ -18,7 +18,7 @@ def entry(id: int, pri: int = 0, *, due: int = NEVER) -> FullEntry:
     made = FullEntry()
     made.id, made.pri, made.line, made.rank = id, pri, pri, (pri << 64) + id
     made.index = made.lane = None
-    made.attempts = 0
+    made.attempts = made.created = 0
     made.due, made.queued = due, NEVER
     return made
 

@@ -747,6 +747,7 @@ class Model:
         states, moment, rate_limit = self.states(name), self.next_start(name), self.rate_limits.get(name, RateLimit())
         interval, most = self.limits(rate_limit)
         is_blocked = rate_limit.blocked > self.now
+        ready = [task for task in self.tasks if self.lane(task) == name and task.state == "ready"]
         return LaneInfo(
             name,
             states.count("ready"),
@@ -758,6 +759,7 @@ class Model:
             self.burst(rate_limit),
             rate_limit.blocked / SECOND if is_blocked else None,
             rate_limit.reason if is_blocked else None,
+            min(ready, key=self.place).created / SECOND if ready else None,
         )
 
     def truncate(self) -> None:

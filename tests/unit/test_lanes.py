@@ -154,12 +154,12 @@ def test_see_lists_lanes_by_name() -> None:
     tube.take(1_000_000)
     tube.lanes.rate("c").block(1_000_000, 2_000_000, "429")
     assert list(tube.lanes.list_first(1_000_000, 3)) == [
-        ("0", 0, 0, None, 2.0, 7, 0, 1, None, None),
-        ("a", 2, 0, None, 2.0, 3, 0, 1, None, None),
-        ("b", 1, 0, None, 2.0, 3, 0, 1, None, None),
+        ("0", 0, 0, None, 2.0, 7, 0, 1, None, None, None),
+        ("a", 2, 0, None, 2.0, 3, 0, 1, None, None, 0.0),
+        ("b", 1, 0, None, 2.0, 3, 0, 1, None, None, 0.0),
     ]
-    assert list(tube.lanes.list_first(1_000_000, 9))[3] == ("c", 0, 1, 3.0, 2.0, 3, 0, 1, 2.0, "429")
-    assert tube.lanes.show(2_000_000, "c")[-2:] == (None, None)
+    assert list(tube.lanes.list_first(1_000_000, 9))[3] == ("c", 0, 1, 3.0, 2.0, 3, 0, 1, 2.0, "429", None)
+    assert tube.lanes.show(2_000_000, "c")[-3:-1] == (None, None)
 
 
 def test_count_returns_all_lanes_and_lanes_in_cooldown() -> None:

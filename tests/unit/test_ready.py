@@ -21,9 +21,11 @@ def make_ready(*entries: Entry, newest_first: bool = False, short: bool = False)
 def drain(ready: Ready) -> list[int]:
     """Take all entries and return their ids in order."""
     ids: list[int] = []
-    while (one := ready.pop()) is not None:
+    while (one := ready.first()) is not None:
+        assert ready.pop() is one
         assert one.index is None
         ids.append(one.id)
+    assert ready.pop() is None
     return ids
 
 

@@ -360,6 +360,7 @@ _LANES = (
     Column("lane", least=16),
     Column("ready", right=True),
     Column("taken", right=True),
+    Column("waits", right=True, leaves=4),
     Column("next start", leaves=3),
     Column("interval", leaves=1),
     Column("blocked", leaves=2),
@@ -369,7 +370,8 @@ _LANES = (
 def lanes_table(lanes: list[library.LaneInfo], now: float) -> Grid:
     grid = Grid(_LANES)
     for lane in lanes:
-        facts = (lane.ready, f"{lane.taken}/{lane.max_in_flight}", moment(lane.next_start, now))
+        waits = span(None if lane.waiting_since is None else now - lane.waiting_since)
+        facts = (lane.ready, f"{lane.taken}/{lane.max_in_flight}", waits, moment(lane.next_start, now))
         grid.add_row(
             text(lane.name),
             *map(text, facts),

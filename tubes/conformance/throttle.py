@@ -665,30 +665,47 @@ class Blocks(Throttled):
         self.drain()
         now = self.clock.now()
         soon = pytest.approx(now + 7, abs=1e-6)
-        assert tuple(self.tube.lane("x").info()) == ("x", 2, 1, soon, 7.0, 2, 0, 1, None, None)
-        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 5.0, 2, 0, 1, None, None)
+        assert tuple(self.tube.lane("x").info())[:-1] == ("x", 2, 1, soon, 7.0, 2, 0, 1, None, None)
+        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 5.0, 2, 0, 1, None, None, None)
         assert self.tube.lanes() == [self.tube.lane(lane).info() for lane in ("x", "y")]
 
     def test_info_in_a_tube_without_limits(self) -> None:
         self.create_filled("x", "x")
         self.take()
         self.tube.put(None, **self.lane("\ud800"))
-        assert tuple(self.tube.lane("x").info()) == ("x", 1, 1, None, 0.0, 1, 0, 1, None, None)
+        assert tuple(self.tube.lane("x").info())[:-1] == ("x", 1, 1, None, 0.0, 1, 0, 1, None, None)
         assert self.tube.lane("\ud800").info().ready == 1
-        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 0.0, 1, 0, 1, None, None)
+        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 0.0, 1, 0, 1, None, None, None)
+
+    def test_waiting_since_is_the_put_of_the_next_task(self) -> None:
+        lane = self.tube.lane("x")
+        assert lane.info().waiting_since is None
+        for _ in range(4):
+            self.fill("x")
+            self.pass_time(1)
+        for _ in range(4):
+            task = self.take()
+            assert lane.info().waiting_since != task.created
+            self.tube.release(task)
+            assert lane.info().waiting_since == task.created
+            lane.block(60)
+            assert lane.info().waiting_since == task.created
+            lane.unblock()
+            self.tube.delete(task)
+        assert lane.info().waiting_since is None
 
     def test_info_distinguishes_a_block_from_a_cooldown(self) -> None:
         self.create_filled("x", "x", interval=5)
         self.take()
         lane = self.tube.lane("x")
         assert lane.info().next_start is not None
-        assert lane.info()[-2:] == (None, None)
+        assert lane.info()[-3:-1] == (None, None)
         now = self.clock.now()
         lane.block(2, reason="429, Retry-After 2")
-        assert lane.info()[-2:] == (pytest.approx(now + 2, abs=1e-6), "429, Retry-After 2")
+        assert lane.info()[-3:-1] == (pytest.approx(now + 2, abs=1e-6), "429, Retry-After 2")
         assert lane.info().next_start == pytest.approx(now + 5, abs=1e-6)
         self.pass_time(2)
-        assert lane.info()[-2:] == (None, None)
+        assert lane.info()[-3:-1] == (None, None)
         assert lane.info().next_start is not None
         lane.block(9)
         assert lane.info().blocked_until is not None
@@ -706,7 +723,7 @@ class Blocks(Throttled):
         lane.configure(interval=1)
         assert lane.info().blocked_reason == "\ud800"
         lane.unblock()
-        assert lane.info()[-2:] == (None, None)
+        assert lane.info()[-3:-1] == (None, None)
         lane.block(5)
         assert lane.info().blocked_reason is None
 
@@ -780,13 +797,14 @@ class RoundRobin(Throttled):
         for _ in range(3):
             self.take()
         now = self.clock.now()
+        put = self.tube.peek(2).created
         soon, far = pytest.approx(now + 5, abs=1e-6), pytest.approx(now + 60, abs=1e-6)
         assert [tuple(lane) for lane in self.tube.lanes()] == [
-            ("a", 0, 1, soon, 5.0, 2, 0, 1, None, None),
-            ("b", 2, 1, soon, 5.0, 2, 0, 1, None, None),
-            ("c", 0, 0, None, 0.5, 7, 0, 1, None, None),
-            ("d", 0, 0, far, 5.0, 2, 0, 1, far, None),
-            ("nil", 0, 1, soon, 5.0, 2, 0, 1, None, None),
+            ("a", 0, 1, soon, 5.0, 2, 0, 1, None, None, None),
+            ("b", 2, 1, soon, 5.0, 2, 0, 1, None, None, put),
+            ("c", 0, 0, None, 0.5, 7, 0, 1, None, None, None),
+            ("d", 0, 0, far, 5.0, 2, 0, 1, far, None, None),
+            ("nil", 0, 1, soon, 5.0, 2, 0, 1, None, None, None),
         ]
         assert [lane.name for lane in self.tube.lanes(limit=2)] == ["a", "b"]
         assert self.tube.lanes(limit=0) == []

@@ -42,6 +42,8 @@ class LaneInfo(NamedTuple):
     blocked_until: float | None
     #: The reason of the block, if one was given.
     blocked_reason: str | None
+    #: When the ready task that is taken next was put, in seconds since the epoch; None: no task is ready.
+    waiting_since: float | None
 
 
 def lane_of(driver: Driver, utube: object) -> str:

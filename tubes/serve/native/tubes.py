@@ -27,6 +27,7 @@ _LANE: Final = schemas.object_schema(
         "burst": shapes.BURST,
         "blocked_until": schemas.nullable(schemas.MOMENT),
         "blocked_reason": schemas.nullable(schemas.TEXT),
+        "waiting_since": {**schemas.nullable(schemas.MOMENT), "description": "When the next task of the lane was put."},
     }
 )
 #: Edges of a histogram.
