@@ -538,6 +538,61 @@ def test_lanes_are_listed_configured_and_blocked(http: httpx.Client) -> None:
     assert problem(http.get("/tubes/mail/lanes")) == (400, "option-not-supported")
 
 
+def test_lanes_are_sorted_and_searched(http: httpx.Client) -> None:
+    http.put("/tubes/crawl", json={"driver": "utubettl", "options": {"max_in_flight": 2}})
+    for lane in ("a.org", "b.com", "B.org", "b.com", "b.com"):
+        put(http, lane, tube="crawl", utube=lane)
+    take(http, tube="crawl", limit=1)
+    http.post("/tubes/crawl/lanes/c/block", json={"seconds": 60})
+    http.post("/tubes/crawl/lanes/b.com/block", json={"seconds": 30})
+
+    def names(**query: Any) -> list[str]:
+        return [lane["name"] for lane in http.get("/tubes/crawl/lanes", params=query).json()["lanes"]]
+
+    assert names() == names(sort="name") == ["B.org", "a.org", "b.com", "c"]
+    assert names(sort="ready") == ["b.com", "B.org", "a.org", "c"]
+    assert names(sort="taken") == ["a.org", "B.org", "b.com", "c"]
+    assert names(sort="waiting_since") == ["b.com", "B.org", "a.org", "c"]
+    assert names(sort="next_start") == ["b.com", "c", "B.org", "a.org"]
+    assert names(sort="blocked") == ["c", "b.com", "B.org", "a.org"]
+    reply = http.get("/tubes/crawl/lanes?contains=b.&sort=ready&offset=1&limit=1").json()
+    assert ([lane["name"] for lane in reply.pop("lanes")], reply) == (["B.org"], {"total": 2, "complete": True})
+    assert http.get("/tubes/crawl/lanes?limit=1").json()["total"] == 4
+    assert names(offset=4) == []
+    for _ in range(2):
+        assert http.delete("/tubes/crawl/lanes/c/block").status_code == 204
+    assert names(sort="blocked") == ["b.com", "B.org", "a.org"]
+    assert problem(http.get("/tubes/crawl/lanes?sort=age")) == (400, "invalid-option")
+
+
+def test_list_of_lanes_looks_at_the_first_10_000(http: httpx.Client) -> None:
+    http.put("/tubes/crawl", json={"driver": "utube"})
+    for number in range(11):
+        items = [{"data": 0, "utube": f"{1000 * number + n:05}"} for n in range(1000)]
+        assert http.post("/tubes/crawl/tasks/batch", json={"items": items}).status_code == 201
+    for query in ({}, {"sort": "ready"}):
+        reply = http.get("/tubes/crawl/lanes", params={**query, "limit": 2}).json()
+        assert [lane["name"] for lane in reply["lanes"]] == ["00000", "00001"]
+        assert (reply["total"], reply["complete"]) == (10_000, False)
+
+
+def test_reasons_have_samples(http: httpx.Client) -> None:
+    assert http.get("/tubes/mail/reasons?samples=1").json() == {"reasons": {}, "samples": {}}
+    created: list[float] = []
+    for number in range(4):
+        id = put(http, number)
+        reason = {"reason": "one" if number == 3 else f"bad: {number}"}
+        created.append(http.post(f"/tubes/mail/tasks/{id}/bury", json=reason).json()["created"])
+    reply = http.get("/tubes/mail/reasons?samples=1").json()
+    assert reply["reasons"] == {"bad": 3, "one": 1}
+    assert reply["samples"] == {
+        "bad": {"first": created[0], "last": created[2], "id": 2},
+        "one": {"first": created[3], "last": created[3], "id": 3},
+    }
+    http.post("/tubes/mail/select", json={"action": "delete", "reason": "one", "state": "buried"})
+    assert http.get("/tubes/mail/reasons?samples=1").json()["samples"].keys() == {"bad"}
+
+
 def test_dead_letters_are_counted_and_moved(http: httpx.Client) -> None:
     http.put("/tubes/dead")
     for number in range(3):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 from starlette.responses import Response
 
+from tubes.aio import AsyncTube
 from tubes.errors import TubeExists
 from tubes.serve.bodies import json_reply
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
-from tubes.serve.native.schemas import Fields
+from tubes.serve.native.schemas import Fields, Schema
+from tubes.values.lane import LaneInfo
+from tubes.values.reasons import kind_of
 
 _TUBE: Final = schemas.object_schema(
     {"name": schemas.TEXT, **shapes.OVERVIEW["properties"]}, "sessions", "oldest_ready_age"
@@ -37,6 +43,20 @@ _EDGES: Final = schemas.pattern_schema(
 #: True values in a query.
 _TRUE: Final = ("true", "1")
 _OPTIONS: Final[Fields] = {"options": shapes.OPTIONS}
+#: The orders of a list of lanes; lanes of one rank are in the order of their names.
+_LANE_SORTS: Final[dict[str, Callable[[LaneInfo], float]]] = {
+    "name": lambda lane: 0,
+    "ready": lambda lane: -lane.ready,
+    "taken": lambda lane: -lane.taken,
+    "waiting_since": lambda lane: math.inf if lane.waiting_since is None else lane.waiting_since,
+    "next_start": lambda lane: math.inf if lane.next_start is None else lane.next_start,
+    "blocked": lambda lane: -(lane.blocked_until or 0),
+}
+#: Maximum lanes that a list looks at.
+_MAX_LANES: Final = 10_000
+#: The oldest and the newest buried tasks that are sampled, and the maximum bytes of their data.
+_SAMPLED, _SAMPLED_BYTES = 1000, 2**23
+_SAMPLE: Final[Schema] = schemas.object_schema({"first": schemas.MOMENT, "last": schemas.MOMENT, "id": schemas.INTEGER})
 
 
 @operation(
@@ -151,11 +171,42 @@ async def release_all(call: Call) -> Response:
     "GET",
     "/tubes/{tube}/reasons",
     "look",
-    replies={200: schemas.object_schema({"reasons": schemas.map_schema(schemas.INTEGER)})},
+    query={"samples": schemas.SWITCH},
+    replies={
+        200: schemas.object_schema(
+            {"reasons": schemas.map_schema(schemas.INTEGER), "samples": schemas.map_schema(_SAMPLE)}, "samples"
+        )
+    },
 )
 async def reasons(call: Call) -> Response:
-    """Count the buried tasks by the kind of their reason."""
-    return json_reply({"reasons": await call.space.apply(call.tube, lambda tube: tube.admin.reasons())})
+    """Count the buried tasks by the kind of their reason.
+
+    `samples=1` adds for each kind when its first and its last task were put, and the id of the last one. It looks at
+    the oldest and the newest 1000 buried tasks, and reuses the reply for a short time.
+    """
+    if call.query().get("samples") not in _TRUE:
+        return json_reply({"reasons": await call.space.apply(call.tube, lambda tube: tube.admin.reasons())})
+    read = partial(call.space.apply, call.tube, _sample_reasons)
+    return json_reply(await call.service.recent.get(call.space.name, ("reasons", call.tube), read))
+
+
+async def _sample_reasons(tube: AsyncTube) -> dict[str, object]:
+    """Count the buried tasks by kind, and sample each kind."""
+    samples: dict[str, dict[str, float]] = {}
+    for newest_first in (False, True):
+        size = 0
+        async for task in tube.select("buried", newest_first=newest_first, limit=_SAMPLED):
+            sample = samples.setdefault(
+                kind_of(task.reason), {"first": task.created, "last": task.created, "id": task.id}
+            )
+            if task.created < sample["first"]:
+                sample["first"] = task.created
+            elif (task.created, task.id) > (sample["last"], sample["id"]):
+                sample |= {"last": task.created, "id": task.id}
+            size += len(task.data)
+            if size > _SAMPLED_BYTES:
+                break
+    return {"reasons": await tube.admin.reasons(), "samples": samples}
 
 
 @operation(
@@ -176,14 +227,39 @@ async def due(call: Call) -> Response:
     "GET",
     "/tubes/{tube}/lanes",
     "look",
-    query={"limit": schemas.BATCH},
-    replies={200: schemas.object_schema({"lanes": schemas.list_schema(_LANE)})},
+    query={
+        "limit": schemas.BATCH,
+        "offset": schemas.INTEGER,
+        "contains": {**schemas.TEXT, "description": "A part of the name, in upper or lower case."},
+        "sort": schemas.one_of(*_LANE_SORTS),
+    },
+    replies={
+        200: schemas.object_schema(
+            {"lanes": schemas.list_schema(_LANE), "total": schemas.INTEGER, "complete": schemas.FLAG}
+        )
+    },
 )
 async def list_lanes(call: Call) -> Response:
-    """List lanes by name, up to `limit` (1000)."""
-    limit = call.query().get("limit", 1000)
-    lanes = await call.space.apply(call.tube, lambda tube: tube.lanes(limit))
-    return json_reply({"lanes": [lane._asdict() for lane in lanes]})
+    """List lanes by name, up to `limit` (1000), after the first `offset` ones.
+
+    `sort`: first the lanes with the most `ready` or `taken` tasks, the lanes whose next task has waited longest
+    (`waiting_since`), the lanes whose cooldown or block ends first (`next_start`), or the lanes whose block ends last
+    (`blocked`). `total` counts the lanes whose name `contains` the text. If a tube has more than 10,000 lanes, only the
+    first 10,000 by name are looked at, and `complete` is false. With `sort`, `contains` or `offset` the read lanes are
+    reused for a short time.
+    """
+    query = call.query()
+    limit, offset = query.get("limit", 1000), query.get("offset", 0)
+    read = partial(call.space.apply, call.tube, lambda tube: tube.lanes(_MAX_LANES + 1))
+    if query.keys() & {"sort", "contains", "offset"}:
+        found = await call.service.recent.get(call.space.name, ("lanes", call.tube), read)
+    else:
+        found = await read()
+    part = query.get("contains", "").casefold()
+    lanes = [lane for lane in found[:_MAX_LANES] if part in lane.name.casefold()]
+    lanes.sort(key=_LANE_SORTS[query.get("sort", "name")])
+    page = [lane._asdict() for lane in lanes[offset : offset + limit]]
+    return json_reply({"lanes": page, "total": len(lanes), "complete": len(found) <= _MAX_LANES})
 
 
 @operation("GET", "/tubes/{tube}/lanes/{lane}", "look", replies={200: _LANE})
@@ -232,6 +308,14 @@ async def block_lane(call: Call) -> Response:
     return Response(status_code=204)
 
 
+@operation("DELETE", "/tubes/{tube}/lanes/{lane}/block", "manage", replies={204: None})
+async def unblock_lane(call: Call) -> Response:
+    """End the block of a lane; its cooldown continues. Without a block it has no effect."""
+    await call.body()
+    await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).unblock())
+    return Response(status_code=204)
+
+
 async def _tube_reply(call: Call) -> Response:
     return await get_tube.handler(call)
 
@@ -240,6 +324,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = cast(
     "tuple[Operation, ...]",
     (
         *(list_tubes, get_tube, put_tube, alter_tube, drop_tube, pause, resume, truncate, release_all),
-        *(reasons, due, list_lanes, get_lane, configure_lane, block_lane),
+        *(reasons, due, list_lanes, get_lane, configure_lane, block_lane, unblock_lane),
     ),
 )
