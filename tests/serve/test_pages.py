@@ -46,7 +46,9 @@ def test_page_commands_print_documented_output(name: str, memory_service: Served
     assert done.stdout.count("\0") == len(steps)
     if name != "serve.md":
         return
-    requested = {(line["method"], line["path"]) for line in memory_service.lines() if line["path"].startswith("/v1/_/")}
+    requested = {
+        (line["method"], line["path"]) for line in memory_service.lines() if re.match("/v1(/_/|$)", line["path"])
+    }
     for one in OPERATIONS:
         path = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(one.path))
         assert any(
