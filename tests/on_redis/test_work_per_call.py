@@ -113,7 +113,7 @@ def test_calls_examine_a_bounded_number_of_waiting_processes(client: Any, queue:
     crowd(client, tube, 700, 18)
     assert tube.statistics().waiting == queue.admin.overview()["load"].statistics.waiting == 700
     crowd(client, tube, 19_300, 18)
-    reply = tube._port.connection.run(tube._port.ask("statistics"))
+    reply = tube._port.connection.run(tube._port.run_script("statistics"))
     assert len(reply[4]) == 2_001
     assert tube.statistics().waiting == 20_000
     assert queue.admin.overview()["load"].statistics.waiting == 20_000
@@ -150,7 +150,7 @@ def test_puts_waiting_for_room_are_found_by_their_size(client: Any, queue: tubes
     port = tube._port
 
     def wait(size: int, process: str) -> None:
-        assert port.connection.run(port.ask("put_many", size, "", 0, 100, 1, process)) is None
+        assert port.connection.run(port.run_script("put_many", (size, "", 0, 100, 1, process))) is None
 
     for number in range(2_000):
         wait(5, f"many {number}")
@@ -198,7 +198,7 @@ def large(queue: tubes.Queue, driver: str, count: int) -> tuple[Any, list[int]]:
 def test_replies_have_bounded_size(client: Any, queue: tubes.Queue, driver: str) -> None:
     tube, ids = large(queue, driver, 90)
     tube.put(b"the last", **({"utube": "last"} if tube.driver.lane else {}))
-    reply = tube._port.connection.run(tube._port.ask("take_many", 1000))
+    reply = tube._port.connection.run(tube._port.run_script("take_many", (1000,)))
     assert BYTES <= sum(map(len, reply[-1])) <= BYTES + 21 * _LARGE
     assert reply[3] == b"1"
     Indexes(client, tube).check()
@@ -209,7 +209,7 @@ def test_replies_have_bounded_size(client: Any, queue: tubes.Queue, driver: str)
     remaining[0].ack()
     for id in ids:
         tube.bury(id)
-    seen, *replies = tube._port.connection.run(tube._port.ask("peek_many", "!", "", "", *ids))
+    seen, *replies = tube._port.connection.run(tube._port.run_script("peek_many", ("!", "", "", *ids)))
     assert seen == len(replies)
     assert BYTES <= sum(map(len, replies)) <= BYTES + 2 * _LARGE
     assert [task.id for task in tube.select("buried", limit=90)] == ids
@@ -241,14 +241,14 @@ def test_existing_tasks_of_keys_are_returned_in_parts(queue: tubes.Queue, driver
     ids = [tube.put(b"%d" % n * _LARGE, key=str(n), **lane).id for n in range(50)]
     sizes: list[int] = []
     port = tube._port
-    ask = port.ask
+    run_script = port.run_script
 
-    def ask_and_measure(method: str, *args: Any, **options: Any) -> Any:
-        reply = yield from ask(method, *args, **options)
+    def run_and_measure(method: str, *args: Any, **options: Any) -> Any:
+        reply = yield from run_script(method, *args, **options)
         sizes.append(sum(len(part) for part in reply if part.__class__ is bytes))
         return reply
 
-    port.ask = ask_and_measure
+    port.run_script = run_and_measure
     found = tube.put_many([Item(b"new", key=str(n), **lane) for n in range(51)])
     assert [task.id for task in found[:50]] == ids
     assert [task.data for task in found[:50]] == [b"%d" % n * _LARGE for n in range(50)]

@@ -38,7 +38,7 @@ def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[d
     unreadable: dict[str, object] = {}
     for batch in batches_of(names, 1 if store.server.moving else _TUBES_PER_CALL):
         keys = [store.key(name) for name in batch]
-        now, *rows = list_of((yield from store.ask("overview", keys[0], store.now(), *keys)))
+        now, *rows = list_of((yield from store.run_plain_script("overview", keys[0], store.now(), *keys)))
         for name, row in zip(batch, rows, strict=True):
             if row is None:
                 continue
@@ -73,7 +73,7 @@ def existing_names(store: RedisStore, names: list[str]) -> Flow[tuple[list[str],
     unreadable: dict[str, object] = {}
     for batch in batches_of(names, 1 if store.server.moving else _NAMES_PER_CALL):
         keys = [store.key(name) for name in batch]
-        drivers = list_of((yield from store.ask("tube_drivers", keys[0], *keys)))
+        drivers = list_of((yield from store.run_plain_script("tube_drivers", keys[0], *keys)))
         for name, driver in zip(batch, drivers, strict=True):
             try:
                 if driver is not None and validation.driver_name(name, driver):

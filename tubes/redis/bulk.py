@@ -77,15 +77,15 @@ class BulkTube:
 
     def call(self, script: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
         """Call a script that uses no session and is safe to repeat."""
-        return self._port.run(self._port.ask_alone(script, *args, parts=parts))
+        return self._port.run(self._port.run_plain_script(script, *args, parts=parts))
 
     def call_in_session(self, script: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
         """Call a script that uses the session of the connection."""
-        return self._port.run(self._port.ask(script, *args, parts=parts))
+        return self._port.run(self._port.run_script(script, args, parts=parts))
 
-    def look(self, *commands: bytes) -> list[Reply]:
+    def run_commands(self, *commands: bytes) -> list[Reply]:
         """Return the replies to read-only commands, see `pack`, all run at one moment. Raises `TubeNotFound`."""
-        return self._port.run(self._port.look(*commands))
+        return self._port.run(self._port.run_commands(*commands))
 
     def put_words(self, options: Options) -> tuple[Word, ...]:
         """Encode checked options of a put: the words before the data in the arguments of a put script."""

@@ -98,7 +98,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
     def count_calls(self, name: str, pace: int, burst: int, sign: int) -> Flow[int]:
         """Count a call under a rate limit; return the microseconds until it is allowed. Sign -1 uncounts it."""
         key = f"{self.store.prefix}:rate:{name}"
-        return number_of((yield from self.store.ask("rate", key, pace, burst, sign, what=key)))
+        return number_of((yield from self.store.run_plain_script("rate", key, pace, burst, sign, what=key)))
 
     def micros(self) -> int:
         """Return the server's time as this process estimates it."""
@@ -250,7 +250,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
                 return known
 
     def _change_names(self, key: str, action: str, name: str | bytes) -> Flow[Reply]:
-        return (yield from self.store.ask("tube_names", key, action, name, what=key))
+        return (yield from self.store.run_plain_script("tube_names", key, action, name, what=key))
 
     def _store_name(self, name: str) -> Flow[None]:
         """Store the name of a tube before it is created, then the name of its namespace."""

@@ -40,7 +40,7 @@ _COUNT_ATTEMPTS: Final = 3
 
 def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem]]:
     """Return the problems of a tube; `repairs`: repair them too."""
-    stored = yield from store.ask("describe", store.key(name))
+    stored = yield from store.run_plain_script("describe", store.key(name))
     if stored is None:
         raise TubeNotFound(name=name)
     found = _Problems(name, repairs=repairs)

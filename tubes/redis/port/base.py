@@ -121,10 +121,10 @@ class Port(PortBase[F]):
         self.url: Final = store.url
         self.clock: Final = store.clock
 
-    def known_word(self, view: TaskView) -> str:
-        """Return a script's argument about a task: the caller knows its data, so the reply need not contain it.
+    def known_facts_word(self, view: TaskView) -> str:
+        """Return what a script is told of a task whose data the caller knows.
 
-        '2': its end has other effects; '3': it may be due; '1': neither.
+        '2': its end has other effects; '3': it may be due; '1': neither. The reply need not contain the data.
         """
         if has_end_effects(view):
             return "2"
@@ -132,7 +132,7 @@ class Port(PortBase[F]):
         return "3" if "ttr" in self._driver.options or view._times[0] is not None else "1"
 
     @property
-    def serves(self) -> bool:
+    def may_serve_waiters(self) -> bool:
         """True if a take in this thread serves waiters first.
 
         An event loop may stop in the middle of a call, and the main thread may be interrupted.
@@ -162,10 +162,10 @@ class Port(PortBase[F]):
 
     def run_request(self, name: str, request: Request[T]) -> Flow[T]:
         """Call a script and return the result for its reply."""
-        show, args, lease = request
-        return show((yield from self.ask_by_options(name, args, lease=lease)))
+        show, words, lease = request
+        return show((yield from self.run_script(name, words, lease=lease)))
 
-    def request(
+    def task_request(
         self, task: object, *words: Word, looks: bool = False, ends: bool = False, data: bytes | None = None
     ) -> Request[F]:
         """Return a request about a task; `words`: further arguments of its script.
@@ -193,35 +193,21 @@ class Port(PortBase[F]):
             return found
 
         identity = identity_of(view, by_put=looks)
-        return show, (id, identity, "" if known is None else self.known_word(known), *words), lease
+        return show, (id, identity, "" if known is None else self.known_facts_word(known), *words), lease
 
-    def ask(
+    def run_script(
         self,
         name: str,
-        *args: Word,
-        undo: Callable[[Reply], None] | None = None,
-        slot: str | None = None,
-        parts: tuple[str, ...] = (),
-    ) -> Flow[Reply]:
-        """Call a script until it is done; return its reply, or an `ErrorReply` about a task.
-
-        `slot`, `parts`: as for `ScriptCall`.
-        """
-        return (yield from self.ask_by_options(name, args, undo=undo, slot=slot, parts=parts))
-
-    def ask_by_options(
-        self,
-        name: str,
-        words: Words,
+        words: Words = (),
         *,
         undo: Callable[[Reply], None] | None = None,
         slot: str | None = None,
         parts: tuple[str, ...] = (),
         lease: Lease | None = None,
     ) -> Flow[Reply]:
-        """Call a script like `ask`, with arguments that may depend on the options of the tube.
+        """Call a script in the session until it is done; return its reply, or an `ErrorReply` about a task.
 
-        `lease`: call it with the session of this lease.
+        `words`: its arguments. `lease`: use the session of this lease. `undo`, `slot`, `parts`: as for `ScriptCall`.
         """
         while True:
             if self.shared.queue.stale is not None:
@@ -236,7 +222,7 @@ class Port(PortBase[F]):
             try:
                 its_script = version.script(name)
             except ServerRefused:
-                self.lose(session)  # The next call asks for the rights again.
+                self.forget_session(session)  # The next call asks for the rights again.
                 raise
             call = ScriptCall(its_script, self.shared.key, args, session, now, undo, slot, parts=parts)
             reply: Reply = yield call
@@ -294,11 +280,11 @@ class Port(PortBase[F]):
         """
         step = port_step(name, reply, resent=resent, leased=isinstance(session, LeaseSession))
         if step in (PortStep.END, PortStep.RENEW, PortStep.RAISE_UNSURE):
-            self.lose(session)
+            self.forget_session(session)
         elif step is PortStep.REPAIR:
             yield from self.connection.repair(self.shared.name)
         elif step is PortStep.TICK:
-            yield from self.ask("tick", slot="m")
+            yield from self.run_script("tick", slot="m")
         elif step is PortStep.MARK:
             yield from self.mark_damaged()
         if step is PortStep.RAISE_UNSURE:
@@ -307,13 +293,13 @@ class Port(PortBase[F]):
             raise self.refusal(reply)
         return step in (PortStep.RETURN, PortStep.END)
 
-    def ask_alone(self, name: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
-        """Call a script that uses no session and is safe to repeat; return its reply like `ask`."""
+    def run_plain_script(self, name: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
+        """Call a script that uses no session and is safe to repeat; return its reply like `run_script`."""
         its_script = script(name)
         self.shared.version.check_rights(its_script)
         return (yield from self._reply_to(ScriptCall(its_script, self.shared.key, args, parts=parts)))
 
-    def look(self, *commands: bytes) -> Flow[list[Reply]]:
+    def run_commands(self, *commands: bytes) -> Flow[list[Reply]]:
         """Return the replies to packed read-only commands, all run at one moment while the tube exists. For threads."""
         *replies, tube = list_of((yield from self._reply_to(ScriptLook(commands, script("describe"), self.shared.key))))
         if tube is None:
@@ -339,7 +325,7 @@ class Port(PortBase[F]):
         """Remove this port from its connection: the tube was dropped."""
         self.connection.forget(self.shared)
 
-    def lose(self, session: TubeSession) -> None:
+    def forget_session(self, session: TubeSession) -> None:
         """Forget a session that has ended or whose tube was altered: the next call opens the tube again."""
         if self.session is not None and self.session.version is session.version:
             self.session = None
@@ -355,7 +341,7 @@ class Port(PortBase[F]):
     def take_waiting(self, count: int, undo: Callable[[Reply], None] | None = None) -> Flow[Parsed | int]:
         """Take for one of `count` waiters; return a task for `show`, or the next due time."""
         words = (count, self.connection.store.process)
-        reply = yield from self.ask_by_options("take", words, undo=undo, slot=SERVING)
+        reply = yield from self.run_script("take", words, undo=undo, slot=SERVING)
         return task_codec.parse(reply) if type(reply) is bytes else number_of(reply)
 
     def take_ahead(self, count: int) -> ScriptCall | None:
@@ -405,7 +391,7 @@ class Port(PortBase[F]):
 
     def _reopen(self, session: TubeSession) -> Flow[TubeSession | None]:
         """Return the same session with the current options of the tube; None if the session or the tube is gone."""
-        self.lose(session)
+        self.forget_session(session)
         if self.session is None:
             with suppress(TubesError):
                 yield from self.connection.enter(self)
@@ -450,7 +436,7 @@ class Port(PortBase[F]):
 
     def _release(self, task: object) -> Flow[None]:
         id, _, view = self.resolve_task(task)
-        yield from self.ask("release", id, identity_of(view), "1", "")
+        yield from self.run_script("release", (id, identity_of(view), "1", ""))
 
 
 def _waits_for_events(waiter: Waiter) -> bool:

@@ -104,7 +104,7 @@ def put_many(port: Port[F], batch: Batch, *, waits: bool = False) -> Flow[list[F
             if not is_uploaded:
                 yield from _stage(port, batch.upload_key, words)
                 is_uploaded = True
-            reply = yield from port.ask_by_options(
+            reply = yield from port.run_script(
                 "put_limited" if limit else "put_keyed" if one_by_one else "put_many",
                 arguments,
                 slot=SERVING if waits else None,
@@ -194,7 +194,9 @@ def _stage(port: Port[F], name: str, words: list[Word]) -> Flow[None]:
         if port.closed_error is not None:
             raise port.closed_error()
         part = _next_part(words, at)
-        reply = yield from port.ask_alone("upload_words", name, number, STAY, packed(part), parts=_upload_keys(name))
+        reply = yield from port.run_plain_script(
+            "upload_words", name, number, STAY, packed(part), parts=_upload_keys(name)
+        )
         at, number = (0, 0) if reply.__class__ is ErrorReply else (at + len(part), number + 1)
 
 
@@ -207,7 +209,7 @@ def _discard_upload(port: Port[F], batch: Batch) -> None:
 
 def _remove(port: Port[F], name: str) -> Flow[None]:
     with suppress(TubesError):
-        yield from port.ask_alone("upload_words", name, "", parts=_upload_keys(name))
+        yield from port.run_plain_script("upload_words", name, "", parts=_upload_keys(name))
 
 
 def take_many(port: Port[F], limit: int, span: int | None = None) -> Flow[list[F]]:
@@ -215,7 +217,7 @@ def take_many(port: Port[F], limit: int, span: int | None = None) -> Flow[list[F
     if span is not None:
         port.require_option("ttr")
     shared = port.shared
-    while port.serves and shared.queue.has_take_waiter():
+    while port.may_serve_waiters and shared.queue.has_take_waiter():
         if not (yield from shared.serving.serve_one()):
             return []
     tasks: list[F] = []
@@ -226,7 +228,9 @@ def take_many(port: Port[F], limit: int, span: int | None = None) -> Flow[list[F
             reply = None
             wanted = min(limit - len(tasks), TAKES)
             name, words = ("take_many", (wanted,)) if span is None else ("take_for", (wanted, span))
-            reply = yield from port.ask(name, *words, undo=lambda reply: _untake_later(port, _takes_of_reply(reply)))
+            reply = yield from port.run_script(
+                name, words, undo=lambda reply: _untake_later(port, _takes_of_reply(reply))
+            )
             found = list_of(reply)
             tasks += show_many(port, found)
             more = bool(found) and (len(list_of(found[5])) == wanted or bool(found[3]))
@@ -241,7 +245,7 @@ def top_up(port: Port[F], first: F, limit: int, span: int | None = None) -> Flow
     """Return the waiter's task and up to `limit - 1` more available tasks, each taken for `span` if it is given."""
     try:
         if span is not None:
-            first = yield from port.run_request("set_ttr", port.request(first, span, "1"))
+            first = yield from port.run_request("set_ttr", port.task_request(first, span, "1"))
         others = yield from take_many(port, limit - 1, span)
     except TaskNotTaken:  # The time to run of the first task has ended.
         return []
@@ -308,7 +312,7 @@ def evict(port: Port[F], tasks: list[F]) -> Flow[list[bool]]:
         words: list[Word] = []
         for task in tasks[first : first + size]:
             words += _words_of_unchanged(task)
-        reply = yield from port.ask("evict", *words)
+        reply = yield from port.run_script("evict", tuple(words))
         done += (entry != _UNCHANGED[0] for entry in bytes_of(reply))
     return done
 
@@ -332,7 +336,7 @@ def change_seen(port: Port[F], act: str, seen: list[Seen], arguments: tuple[Any,
         each: list[Word] = []
         for id, created, state, attempts, take in seen[start : start + size]:
             each += id, f"c{created}", state, attempts, take
-        reply = bytes_of((yield from port.ask("act_some", *words, *each)))
+        reply = bytes_of((yield from port.run_script("act_some", (*words, *each))))
         changed += (entry != _UNCHANGED[0] for entry in reply)
     return changed
 
@@ -418,7 +422,7 @@ def _change_many(
                 words = [*args]
                 for task_id, _, view in map(chosen.__getitem__, chunk):
                     words += task_id, identity_of(view, by_put=by_put)
-                reply = yield from port.ask_by_options(name, tuple(words), lease=lease)
+                reply = yield from port.run_script(name, tuple(words), lease=lease)
                 if type(reply) is ErrorReply:  # The session has ended, so it holds none of these tasks.
                     continue
                 entries = bytes_of(reply)

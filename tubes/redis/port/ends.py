@@ -33,14 +33,14 @@ def ack(port: Port[F], task: object) -> F:
 def ack_with(port: Port[F], task: object, result: object) -> F:
     """Acknowledge a held task, with a result."""
     assert port.codec is not None  # Data on a server is always encoded.
-    return port.call("ack_with", port.request(task, encode(port.codec, result), ends=True))
+    return port.call("ack_with", port.task_request(task, encode(port.codec, result), ends=True))
 
 
 def ack_request(port: Port[F], task: object) -> Request[F]:
     """Return a request to ack a task; with a known lane the server need not read the task."""
     _, _, view = port.resolve_task(task)
     lane = (lane_word(view),) if port._driver.lane is not None and isinstance(view, TaskView) else ()
-    return port.request(task, *lane, ends=True)
+    return port.task_request(task, *lane, ends=True)
 
 
 def release(
@@ -62,18 +62,19 @@ def release(
     if delay is not None and "delay" not in port._driver.options:
         return port.run(_refuse(port, task, "delay"))
     return port.call(
-        "release", port.request(task, delay_argument, encode_text(reason_word or ""), *changes, ends=True, data=raw)
+        "release",
+        port.task_request(task, delay_argument, encode_text(reason_word or ""), *changes, ends=True, data=raw),
     )
 
 
 def release_unfailed(port: Port[F], task: object) -> F:
     """Give a held task back at once, without a failure."""
-    return port.call("release", port.request(task, "", ends=True))
+    return port.call("release", port.task_request(task, "", ends=True))
 
 
 def decline(port: Port[F], task: object, delay: Seconds) -> F:
     """Give a held task back for another caller; the attempt does not count. Without a delay it is ready at once."""
-    return port.call("decline", port.request(task, micros("delay", delay), ends=True))
+    return port.call("decline", port.task_request(task, micros("delay", delay), ends=True))
 
 
 def delay_word(port: Port[F], delay: Seconds | None) -> int | str:
@@ -86,21 +87,21 @@ def touch(port: Port[F], task: object, seconds: Seconds) -> F:
     span = micros("seconds", seconds)
     if "ttr" not in port._driver.options:
         return port.run(_refuse(port, task, "ttr"))
-    return port.call("touch", port.request(task, span), changes=False)
+    return port.call("touch", port.task_request(task, span), changes=False)
 
 
 def set_ttr(port: Port[F], task: object, span: int | None) -> F:
     """Set the time to run of a held task, from now; None: no limit."""
     if "ttr" not in port._driver.options:
         return port.run(_refuse(port, task, "ttr"))
-    return port.call("set_ttr", port.request(task, "" if span is None else span), changes=False)
+    return port.call("set_ttr", port.task_request(task, "" if span is None else span), changes=False)
 
 
 def checkpoint(port: Port[F], task: object, changes: Mapping[str, str]) -> F:
     """Store facts in the context of a held task, and renew it."""
     facts = [encode_text(word) for pair in reserved_names(changes).items() for word in pair]
     put = task_codec.put_of(task) if isinstance(task, TaskView) else ""  # pyright: ignore[reportUnknownArgumentType]
-    show_task, words, lease = port.request(task, put, *facts)  # pyright: ignore[reportUnknownArgumentType]
+    show_task, words, lease = port.task_request(task, put, *facts)  # pyright: ignore[reportUnknownArgumentType]
 
     def show(reply: Reply) -> F:
         found = show_task(reply)
@@ -113,7 +114,7 @@ def checkpoint(port: Port[F], task: object, changes: Mapping[str, str]) -> F:
 
 def _refuse(port: Port[F], task: object, option: str) -> Flow[F]:
     """Raise the error for an option that the driver lacks; an error about the task comes first."""
-    yield from port.run_request("touch", port.request(task, 0))
+    yield from port.run_request("touch", port.task_request(task, 0))
     raise port._driver.make_option_error(option)
 
 
@@ -121,12 +122,12 @@ def bury(port: Port[F], task: object, reason: str | None, pri: int | None = None
     """Bury a task."""
     reason_word = encode_text(check_reason(reason) or "")
     pri_word = () if pri is None else (port.check_pri(pri),)
-    return port.call("bury", port.request(task, reason_word, *pri_word, looks=True, ends=True))
+    return port.call("bury", port.task_request(task, reason_word, *pri_word, looks=True, ends=True))
 
 
 def delete(port: Port[F], task: object, states: tuple[State, ...] = ()) -> F:
     """Remove a task; with `states` only in these states."""
-    show_task, words, lease = port.request(task, letters_of(states), looks=True, ends=True)
+    show_task, words, lease = port.task_request(task, letters_of(states), looks=True, ends=True)
 
     def show(reply: Reply) -> F:
         if type(reply) is ErrorReply and reply.code == "STATE":
@@ -138,13 +139,13 @@ def delete(port: Port[F], task: object, states: tuple[State, ...] = ()) -> F:
 
 def cancel(port: Port[F], task: object, reason: str | None) -> Flow[F]:
     """End a task as cancelled."""
-    show, words, lease = port.request(
+    show, words, lease = port.task_request(
         task, encode_text(check_reason(reason) or ""), CANCELLED_KEPT, looks=True, ends=True
     )
-    reply = yield from port.ask_by_options("cancel", words, lease=lease)
+    reply = yield from port.run_script("cancel", words, lease=lease)
     if type(reply) is ErrorReply and reply.code == "KEEP":
         yield from tube.set_options(port, {"keep_done": 0})
-        reply = yield from port.ask_by_options("cancel", words, lease=lease)
+        reply = yield from port.run_script("cancel", words, lease=lease)
     return show(reply)
 
 
@@ -155,7 +156,7 @@ def update(port: Port[F], task: object, changes: Options) -> F:
         return look.peek(port, task)
     data = ("1", checked["data"]) if "data" in checked else ("", "")
     others = [checked.get(name, "") for name in _UPDATE_FIELDS]
-    show_task, words, lease = port.request(task, *data, *others, looks=True)
+    show_task, words, lease = port.task_request(task, *data, *others, looks=True)
 
     def show(reply: Reply) -> F:
         if type(reply) is ErrorReply and reply.code == "STATE":
@@ -168,7 +169,7 @@ def update(port: Port[F], task: object, changes: Options) -> F:
 def kick_task(port: Port[F], task: object, attempts: int | None, ttl: Seconds | None) -> F:
     """Make one buried task ready."""
     limits = ["" if limit is None else limit for limit in port._driver.check_kick(attempts, ttl)]
-    return port.call("kick_task", port.request(task, *limits, looks=True))
+    return port.call("kick_task", port.task_request(task, *limits, looks=True))
 
 
 def letters_of(states: tuple[State, ...]) -> str:

@@ -41,12 +41,12 @@ _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "
 
 def peek(port: Port[F], task: object) -> F:
     """Return a task without changing it."""
-    return port.call("peek", port.request(task, looks=True), changes=False)
+    return port.call("peek", port.task_request(task, looks=True), changes=False)
 
 
 def first(port: Port[F]) -> Flow[tuple[int, int] | None]:
     """Return the priority and the id of the first available task."""
-    reply = bytes_of((yield from port.ask("first")))
+    reply = bytes_of((yield from port.run_script("first")))
     if not reply:
         return None
     pri, id = map(int, reply.split())
@@ -77,7 +77,7 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
         last, moment, *replies, bound = list_of(reply)
         scan.cursor, scan.ended = (last, moment), last == b""
     elif filters.key is not None:
-        _, *replies = list_of((yield from port.ask("peek_many", letter, only, encode_text(filters.key))))
+        _, *replies = list_of((yield from port.run_script("peek_many", (letter, only, encode_text(filters.key)))))
         scan.ended = True
     elif state is State.TAKEN:
         if cursor is None:
@@ -87,7 +87,7 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
                 cursor = [id for id in cursor if id < scan.after]
         replies = []
         if cursor:
-            looked, *replies = list_of((yield from port.ask("peek_many", letter, only, "", *cursor[:most])))
+            looked, *replies = list_of((yield from port.run_script("peek_many", (letter, only, "", *cursor[:most]))))
             del cursor[: number_of(looked)]
         scan.cursor, scan.ended = cursor, not cursor
     elif is_by_id(port._driver, state) or (filters.newest_first and state is State.READY and _is_by_id(port)):
@@ -97,7 +97,7 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
         start: Word = cursor
         if cursor is None:
             start = after if back else 0 if scan.after is None else scan.after + 1
-        reply = yield from port.ask("tasks", start, most, letter, lane, only, back)
+        reply = yield from port.run_script("tasks", (start, most, letter, lane, only, back))
         scan.cursor, *replies, bound = list_of(reply)
         scan.ended = not scan.cursor
     else:
@@ -116,7 +116,7 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
 
 def _ask_after(port: Port[F], scan: Scan, name: str, *words: Word) -> Flow[Reply]:
     """Call a script that looks up the task after which the first part begins."""
-    reply = yield from port.ask(name, *words)
+    reply = yield from port.run_script(name, words)
     if type(reply) is ErrorReply:
         raise TaskNotFound(id=scan.after, tube=port.shared.name)
     return reply
@@ -158,7 +158,9 @@ def parsed(port: Port[F], ids: list[int]) -> Flow[list[Parsed]]:
     found: list[Parsed] = []
     at = 0
     while at < len(ids):
-        seen, *replies = list_of((yield from port.ask("peek_many", "", "", "", *ids[at : at + _TASKS_PER_CALL])))
+        seen, *replies = list_of(
+            (yield from port.run_script("peek_many", ("", "", "", *ids[at : at + _TASKS_PER_CALL])))
+        )
         found += [task_codec.parse(bytes_of(reply)) for reply in replies]
         at += number_of(seen)
     return found
@@ -169,7 +171,7 @@ def reasons(port: Port[F]) -> Flow[dict[str | None, int]]:
     found: Counter[bytes] = Counter()
     place: Word = b""
     while True:
-        last, *pairs = list_of((yield from port.ask("reasons", place, _TASKS_PER_CALL)))
+        last, *pairs = list_of((yield from port.run_script("reasons", (place, _TASKS_PER_CALL))))
         found.update({bytes_of(reason): number_of(count) for reason, count in zip(*[iter(pairs)] * 2, strict=True)})
         place = bytes_of(last)
         if not place:
@@ -180,7 +182,7 @@ def oldest_ready_age(port: Port[F]) -> Flow[float | None]:
     """Return the age of the oldest ready task."""
     start: int | str = ""
     while True:
-        reply = yield from port.ask("oldest", start)
+        reply = yield from port.run_script("oldest", (start,))
         if not isinstance(reply, int):
             return None if reply is None else number_of(reply) / SECOND
         start = reply
@@ -188,7 +190,9 @@ def oldest_ready_age(port: Port[F]) -> Flow[float | None]:
 
 def due_histogram(port: Port[F], edges: Iterable[Seconds]) -> Flow[list[int]]:
     """Count tasks by when they are due."""
-    return [number_of(count) for count in list_of((yield from port.ask("due", *known_options.edges(edges))))]
+    return [
+        number_of(count) for count in list_of((yield from port.run_script("due", tuple(known_options.edges(edges)))))
+    ]
 
 
 def lanes(port: Port[F], limit: int) -> Flow[list[LaneInfo]]:
@@ -198,7 +202,7 @@ def lanes(port: Port[F], limit: int) -> Flow[list[LaneInfo]]:
     found: dict[str, LaneInfo] = {}
     cursor = 0
     while True:
-        after, *seen = list_of((yield from port.ask("lanes", cursor)))
+        after, *seen = list_of((yield from port.run_script("lanes", (cursor,))))
         cursor = number_of(after)
         for raw_name, *facts in zip(*[iter(seen)] * _LANE_FACTS, strict=True):
             lane = bytes_of(raw_name)

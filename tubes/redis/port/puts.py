@@ -56,7 +56,7 @@ def put_encoded(
         return 1, "", len(item), version.room, *waiter_words(port, waits=waits), *item, *old, *limit
 
     name = "again" if old else "put_limited" if limit else "put_keyed" if keyed else "put"
-    reply = yield from port.ask_by_options(name, words, slot=SERVING if waits else None)
+    reply = yield from port.run_script(name, words, slot=SERVING if waits else None)
     if type(reply) is ErrorReply:
         if reply.code == "NOTFOUND":
             raise TaskNotFound(id=old[0], tube=shared.name)
@@ -76,7 +76,7 @@ def put_encoded(
 def again(port: Port[F], task: object) -> Flow[F | None]:
     """Put a done task again and forget the old one; return None if the tube is full."""
     port.resolve_untaken_task(task)
-    done = yield from port.run_request("peek", port.request(task, looks=True))
+    done = yield from port.run_request("peek", port.task_request(task, looks=True))
     options = port._driver.check_put(item_of_done(done).options)
     old = done.id, f"c{done._record.created}"
     return (yield from put_encoded(port, done._record.data, options, waits=False, old=old))

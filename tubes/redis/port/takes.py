@@ -20,10 +20,10 @@ _NOT_HELD: Final = b"0"[0]
 def take(port: Port[F]) -> Flow[F | None]:
     """Take the first available task; return None if no task is available. Waiters of this process come first."""
     shared = port.shared
-    while port.serves and shared.queue.has_unserved():
+    while port.may_serve_waiters and shared.queue.has_unserved():
         if not (yield from shared.serving.serve_one()):
             return None
-    reply = yield from port.ask("take", undo=port.untake)
+    reply = yield from port.run_script("take", undo=port.untake)
     return port.show(task_codec.parse(reply)) if type(reply) is bytes else None
 
 
@@ -32,22 +32,22 @@ def take_task(port: Port[F], task: object, span: int | None) -> Flow[F | None]:
     port.resolve_untaken_task(task)
     if span is not None:
         port.require_option("ttr")
-    show, words, _ = port.request(task, "" if span is None else span, looks=True)
-    reply = yield from port.ask("take_task", *words, undo=lambda reply: port.untake(reply or None))
+    show, words, _ = port.task_request(task, "" if span is None else span, looks=True)
+    reply = yield from port.run_script("take_task", words, undo=lambda reply: port.untake(reply or None))
     return show(reply) if reply else None
 
 
 def take_next(port: Port[F], task: F) -> Flow[F | None]:
     """Acknowledge a held task and take the next; return None if no task is available. A lost take is logged."""
     shared = port.shared
-    if port.serves and shared.queue.has_take_waiter():
+    if port.may_serve_waiters and shared.queue.has_take_waiter():
         try:
             yield from port.run_request("ack", ends.ack_request(port, task))
         except TaskNotTaken as lost:
             log_lost_take(lost)
         return (yield from take(port))
     _, words, _ = ends.ack_request(port, task)
-    reply = yield from port.ask("next", *words, undo=port.undo_next)
+    reply = yield from port.run_script("next", words, undo=port.undo_next)
     return show_next(port, task, bytes_of(reply))
 
 

@@ -44,7 +44,7 @@ def is_empty(port: Port[F]) -> Flow[bool]:
 
 def count_unfinished(port: Port[F]) -> Flow[int]:
     """Return the number of ready, delayed and taken tasks."""
-    total, _, buried, *_ = list_of((yield from port.ask("statistics")))
+    total, _, buried, *_ = list_of((yield from port.run_script("statistics")))
     return number_of(total) - number_of(buried)
 
 
@@ -89,7 +89,7 @@ def _set_capacity(port: Port[F], words: tuple[Word, ...]) -> Flow[None]:
     """Set limits of a lane; the first capacity alters the tube, so that it counts the tasks per lane."""
     if "lane_capacity" not in (yield from port.version()).options:
         yield from set_options(port, {"lane_capacity": 0})
-    yield from port.ask("pace", *words)
+    yield from port.run_script("pace", words)
 
 
 def alter(port: Port[F], changes: Options) -> None:
@@ -107,13 +107,13 @@ def set_options(port: Port[F], changes: Options) -> Flow[None]:
         limits = encode_lane_options(wanted), counts, ahead
         return uuid4().hex, describe_options(wanted), wanted.get("capacity", 0), *limits
 
-    yield from port.ask_by_options("alter", words)
+    yield from port.run_script("alter", words)
     yield from port.connection.enter(port)  # Afterwards `tube.options` is current.
     if changes.get("keep_done_max"):
-        while number_of((yield from port.ask("trim_done", _TRIMS_PER_CALL))):
+        while number_of((yield from port.run_script("trim_done", (_TRIMS_PER_CALL,)))):
             pass
     # This call wakes waiters if the new options make tasks or room available.
-    yield from port.ask("tick")
+    yield from port.run_script("tick")
 
 
 def pause(port: Port[F], seconds: Seconds | None) -> None:
@@ -133,7 +133,9 @@ def drop(port: Port[F], force: bool) -> Flow[None]:
     """Remove the tube."""
     flag("force", force)
     shared = port.shared
-    busy = yield from port.ask("drop", "1" if force else "", port.connection.store.process, shared.queue.count())
+    busy = yield from port.run_script(
+        "drop", ("1" if force else "", port.connection.store.process, shared.queue.count())
+    )
     if type(busy) is list:
         raise TubeBusy(name=shared.name, taken=busy[0], waiting=busy[1])
     shared.handle_drop()

@@ -110,7 +110,7 @@ class RedisSession:
         key = f"{self._store.prefix}:session:{uuid or self.uuid}"
         span = self._store.span()
         args = (what, span, self._store.now(), tube, micros("session_ttl", self._store.lease), self.name)
-        reply = yield from self._store.ask("session", key, *args, what=key)
+        reply = yield from self._store.run_plain_script("session", key, *args, what=key)
         if reply is None:
             return None
         callers, *tubes = list_of(reply)

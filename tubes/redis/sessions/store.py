@@ -381,7 +381,7 @@ class RedisStore:
             self._has_warned = True
             _log.warning("%s refuses PUBLISH: listeners do not receive the events of this process", self.url)
 
-    def ask(self, name: str, key: str, *args: Word, what: str = "") -> Flow[Reply]:
+    def run_plain_script(self, name: str, key: str, *args: Word, what: str = "") -> Flow[Reply]:
         """Call a script that uses no session; raise its error. `what`: the data that the script may find unreadable."""
         reply: Reply = yield ScriptCall(script(name), key, args)
         if isinstance(reply, ErrorReply):

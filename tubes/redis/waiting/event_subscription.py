@@ -58,7 +58,7 @@ class EventSubscription(Subscription):
             if self._wire is None:  # Other listeners may have lost the connection.
                 self._wire = self._connect()
             self._start()
-        return number_of((yield from port.ask("listen", self._tube.store.span())))
+        return number_of((yield from port.run_script("listen", (self._tube.store.span(),))))
 
     def update_listener(self, port: Port) -> None:
         """Record whether a port has a listener; the subscription ends with the last one."""

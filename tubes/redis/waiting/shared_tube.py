@@ -104,7 +104,7 @@ class SharedTube:
         soonest = yield from self.serving.serve()
         port = next(iter(self.ports), None)
         if port is not None and not soonest:
-            soonest = number_of((yield from port.ask("tick")))
+            soonest = number_of((yield from port.run_script("tick")))
         if soonest:
             self.store.check_clock(soonest)
             self.watch(soonest)
@@ -113,9 +113,9 @@ class SharedTube:
         """Restart timers that would fire late because the server's clock was set."""
         port = next(iter(self.ports), None)
         if port is not None and self.driver.lane is not None:
-            at = number_of((yield from port.ask("restart_cooldowns", 0)))
+            at = number_of((yield from port.run_script("restart_cooldowns", (0,))))
             while at:
-                at = number_of((yield from port.ask("restart_cooldowns", at)))
+                at = number_of((yield from port.run_script("restart_cooldowns", (at,))))
         yield from self.tick()
         # Markers end the server's waits, which depend on its clock too.
         yield from self.wait_loop.mark()

@@ -188,7 +188,7 @@ class BulkReader:
 
     def now(self) -> int:
         """Return the server's time, in microseconds since 1970."""
-        (time,) = self._bulk.look(pack("TIME"))
+        (time,) = self._bulk.run_commands(pack("TIME"))
         seconds, micros = map(int, map(bytes_of, list_of(time)))
         return seconds * SECOND + micros
 
@@ -203,14 +203,14 @@ class BulkReader:
         tasks. Done tasks are ordered by the time at which they are forgotten. Tasks with equal times share a page.
         """
         words = (f"{self._bulk.key}:ended", f"({after}", "+inf", "WITHSCORES", "LIMIT", count - 1, 2)
-        (found,) = self._bulk.look(pack("ZRANGEBYSCORE", *words))
+        (found,) = self._bulk.run_commands(pack("ZRANGEBYSCORE", *words))
         last = list_of(found)
         return int(float(bytes_of(last[1]))) if len(last) == 4 else None
 
     def list_kept_between(self, after: int, last: int | None) -> list[int]:
         """Return the ids of the done tasks that are forgotten after the time `after` and by `last`; None: no end."""
         words = (f"{self._bulk.key}:ended", f"({after}", "+inf" if last is None else last)
-        (found,) = self._bulk.look(pack("ZRANGEBYSCORE", *words))
+        (found,) = self._bulk.run_commands(pack("ZRANGEBYSCORE", *words))
         return [int.from_bytes(bytes_of(id), "big") for id in list_of(found)]
 
     def _read_ids(self, part: str) -> Iterator[int]:
@@ -230,7 +230,7 @@ class BulkReader:
         found: list[int] = []
         for first in range(0, len(ids), _READS):
             page = ids[first : first + _READS]
-            sizes = map(number_of, self._bulk.look(*(pack("HSTRLEN", key, id) for id in page)))
+            sizes = map(number_of, self._bulk.run_commands(*(pack("HSTRLEN", key, id) for id in page)))
             found += compress(page, sizes)
         return found
 
@@ -282,14 +282,14 @@ class BulkReader:
         commands = [pack("HSTRLEN", f"{key}:tasks", id) for id in probes]
         commands.append(words.append_to("HMGET", f"{key}:tasks"))
         if self._is_idle:
-            *sizes, raws, busy = self._bulk.look(*commands, pack("EXISTS", f"{key}:taken", f"{key}:due"))
+            *sizes, raws, busy = self._bulk.run_commands(*commands, pack("EXISTS", f"{key}:taken", f"{key}:due"))
             if not busy:
                 return _decode(self._tube, ids, _column(raws)), [number_of(size) for size in sizes]
             self._is_idle = False
         commands.append(words.append_to("ZMSCORE", f"{key}:taken"))
         if self._bulk.is_timed:
             commands.append(pack("ZMSCORE", f"{key}:due", *(id.to_bytes(6, "big") for id in ids)))
-        replies = self._bulk.look(*commands)
+        replies = self._bulk.run_commands(*commands)
         columns, sizes = map(_column, replies[len(probes) :]), replies[: len(probes)]
         return _decode(self._tube, ids, *columns), [number_of(size) for size in sizes]
 

@@ -84,7 +84,7 @@ class Claim(NamedTuple):
     def skipped(self, tube: Tube) -> frozenset[tuple[int, int]]:
         """Return the tasks passed to `skip`: a second read of the batch must skip them, too."""
         bulk = BulkTube(tube._port)
-        (takes,) = bulk.look(pack("SMEMBERS", f"{bulk.key}:skipped:{self.stream}"))
+        (takes,) = bulk.run_commands(pack("SMEMBERS", f"{bulk.key}:skipped:{self.stream}"))
         with reading(f"stream {self.stream!r} of tube {tube.name!r}"):
             parts = (bytes_of(take).partition(b".") for take in list_of(takes))
             return frozenset((int(id), int(take)) for id, _, take in parts)
@@ -96,7 +96,7 @@ class Claim(NamedTuple):
     def check(self, tube: Tube) -> None:
         """Raise `StreamFenced` if another process has opened the stream, `TubeNotFound` if the tube was replaced."""
         bulk = BulkTube(tube._port)
-        epoch, born = bulk.look(
+        epoch, born = bulk.run_commands(
             pack("HGET", f"{bulk.key}:stream:{self.stream}", "epoch"), pack("HGET", bulk.key, "born")
         )
         if born != self.born:
@@ -203,7 +203,7 @@ class Stream:
 
     def _size_of(self, chunk: Chunk) -> int:
         key = f"{self._bulk.key}:tasks"
-        sizes = self._bulk.look(*(pack("HSTRLEN", key, id) for id in chunk.ids))
+        sizes = self._bulk.run_commands(*(pack("HSTRLEN", key, id) for id in chunk.ids))
         return sum(map(number_of, sizes))
 
     def retake(self, batch: int, *, counts: bool = False) -> list[Chunk]:
@@ -240,7 +240,7 @@ class Stream:
             pack("HGET", f"{key}:stream:{self.name}", "slots"),
             pack("TIME"),
         )
-        ends, slots, time = self._bulk.look(*looks)
+        ends, slots, time = self._bulk.run_commands(*looks)
         with reading(f"stream {self.name!r} of tube {self.tube.name!r}"):
             self.slots = None if slots is None else int(bytes_of(slots))
             seconds, micros = map(int, map(bytes_of, list_of(time)))
