@@ -21,6 +21,7 @@ import tubes.sync
 from tubes.conformance.bench import eventually
 from tubes.metrics import spans
 from tubes.metrics.prometheus import NAMES, Collector
+from tubes.serve import metrics as service
 from tubes.testing import ManualClock
 from tubes.values.reasons import kind_of
 
@@ -316,7 +317,7 @@ def test_every_metric_has_the_name_that_the_manual_lists(tmp_path: Path) -> None
     stems = {re.sub(r"_(bucket|sum|count)$", "", name) for name in samples(tmp_path)}
     assert stems == set(NAMES)
     table = (ROOT / "docs/metrics.md").read_text()
-    assert set(re.findall(r"^\| `(tubes_\w+)", table, re.MULTILINE)) == set(NAMES)
+    assert set(re.findall(r"^\| `(tubes_\w+)", table, re.MULTILINE)) == {*NAMES, *service.NAMES}
 
 
 def test_dashboard_queries_existing_metrics_and_labels(tmp_path: Path) -> None:

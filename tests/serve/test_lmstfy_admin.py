@@ -188,6 +188,8 @@ def test_metrics_use_lmstfy_names(guarded: Served, admin: httpx.Client) -> None:
         "# TYPE infra_lmstfy_redis_publish_jobs counter",
         f"infra_lmstfy_http_http_codes{{{put % (201, 'measured')}}} 2.0",
         f"infra_lmstfy_http_http_codes{{{put % (400, 'measured')}}} 1.0",
+        'tubes_tasks{namespace="measured",state="ready",tube="a_total"} 1.0',
+        'tubes_http_requests_total{method="DELETE",route="/api/{namespace}/{queue}/job/{job}",status="2xx"} 1.0',
     ):
         assert f"{line}\n" in text, line
     assert "_created" not in text

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from tubes.sync import Queue, Tube
-    from tubes.values.overview import Overview
+    from tubes.values.overview import FolderUsage, Overview
 
 #: The metrics of a scrape, by name.
 Families: TypeAlias = "dict[str, GaugeMetricFamily | CounterMetricFamily]"
@@ -156,25 +156,21 @@ class Collector(Base):
 
     def describe(self) -> Iterable[Metric]:
         """Yield all metrics without values, for registries that ask for the names first."""
-        yield from self._families().values()
+        yield from make_families(*self._label).values()
         yield from self._collect_task_metrics()
 
     @override
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their current values."""
-        families = self._families()
+        families = make_families(*self._label)
         started_at = time.perf_counter()
         overviews = self._read_in_time()
         families["tubes_up"].add_metric([], float(overviews is not None))
         families["tubes_look_seconds"].add_metric([], time.perf_counter() - started_at)
         for (namespace, name), overview in (overviews or {}).items():
-            _add(families, (*self._values(namespace), name), overview)
-        usage = self._queue.admin.folder_usage if overviews is not None else None
-        if usage is not None:
-            families["tubes_folder_bytes"].add_metric([], usage.bytes)
-            families["tubes_folder_checkpoint_time_seconds"].add_metric([], usage.checkpoint)
-            families["tubes_folder_fsyncs_total"].add_metric([], usage.fsyncs)
-            families["tubes_folder_fsync_seconds_total"].add_metric([], usage.fsync_seconds)
+            add_tube(families, (*self._values(namespace), name), overview)
+        if overviews is not None:
+            add_folder(families, self._queue.admin.folder_usage)
         yield from families.values()
         yield from self._collect_task_metrics()
 
@@ -273,14 +269,6 @@ class Collector(Base):
         description, labels = _TASK_METRICS[name]
         return Histogram(name, description, (*self._label, *labels), registry=None, buckets=BUCKETS)
 
-    def _families(self) -> Families:
-        """Return the metrics of a scrape, without values."""
-        families: Families = {}
-        for kind, metrics in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
-            for name, (description, labels) in metrics.items():
-                families[name] = kind(name, description, labels=(*self._label, *labels) if labels else ())
-        return families
-
 
 class _NamespaceSink:
     """The sink for the measurements in one namespace."""
@@ -299,7 +287,25 @@ class _NamespaceSink:
         self._collector.buried(tube, reason, self._namespace)
 
 
-def _add(families: Families, labels: tuple[str, ...], overview: Overview) -> None:
+def make_families(*tube_labels: str) -> Families:
+    """Return the metrics of a scrape, without values. `tube_labels`: labels of tubes in addition to their own."""
+    families: Families = {}
+    for kind, metrics in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+        for name, (description, labels) in metrics.items():
+            families[name] = kind(name, description, labels=(*tube_labels, *labels) if labels else ())
+    return families
+
+
+def add_folder(families: Families, usage: FolderUsage | None) -> None:
+    """Add the disk usage of a folder, if the store is one, to the metrics of a scrape."""
+    if usage is not None:
+        families["tubes_folder_bytes"].add_metric([], usage.bytes)
+        families["tubes_folder_checkpoint_time_seconds"].add_metric([], usage.checkpoint)
+        families["tubes_folder_fsyncs_total"].add_metric([], usage.fsyncs)
+        families["tubes_folder_fsync_seconds_total"].add_metric([], usage.fsync_seconds)
+
+
+def add_tube(families: Families, labels: tuple[str, ...], overview: Overview) -> None:
     """Add one tube with these labels to the metrics of a scrape."""
     counted = overview.statistics
     for state in ("ready", "taken", "delayed", "buried"):

@@ -11,6 +11,7 @@ The service is a layer over `tubes.aio` and stores no tasks itself. Modules here
 - `recent.py` keeps results of reads that cost much for a moment.
 - `problems.py` converts errors to replies; `bodies.py` reads bodies; `access.py` is the outermost layer, with request
   ids and the access log, one line of JSON per request.
+- `metrics.py` counts the requests, and shows them and the tubes at `/metrics`.
 - `pushes.py` posts the tasks of tubes to URLs, and runs workers in the background.
 - `later/` is the API of btfak/later, mounted if callbacks are allowed.
 - `native/` is the API under `/v1`, with a file for each kind of resource. `operations.py` defines an operation.

@@ -92,12 +92,20 @@ class Access:
     """Wrap an application: add request ids, an access log, and a reply to every error.
 
     `write`: called with a line for each request; None: no log. `bodies`: limits the bodies of all requests.
+    `record`: called with the scope, status and seconds of each request, for metrics.
     """
 
-    def __init__(self, app: ASGIApp, write: Callable[[str], object] | None, bodies: Bodies | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        write: Callable[[str], object] | None,
+        bodies: Bodies | None = None,
+        record: Callable[[Scope, int, float], None] | None = None,
+    ) -> None:
         self._app: Final = app
         self._write: Final = write
         self._bodies: Final = bodies
+        self._record: Final = record
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -112,7 +120,7 @@ class Access:
                 request_id = value
         request_id = request_id or secrets.token_hex(8).encode()
         notes: Facts = {}
-        inner: Scope = {**scope, "path": path, NOTES: notes, BODIES: self._bodies}
+        inner: Scope = {**scope, "path": path, NOTES: notes, BODIES: self._bodies, "endpoint": None}
         status, size = 0, 0
 
         async def send_noting(message: Message) -> None:
@@ -141,6 +149,9 @@ class Access:
         finally:
             if self._bodies is not None:
                 self._bodies.remove(inner)
+            seconds = time.perf_counter() - started
+            if self._record is not None:
+                self._record(inner, status or CLIENT_CLOSED, seconds)
             if self._write is not None:
                 client = scope.get("client") or ("",)
                 logged_path = notes.pop("path", None) or _SECRET.sub(r"\1***", path)
@@ -148,5 +159,5 @@ class Access:
                 self._write(
                     f'{{"time": "{_timestamp()}", "request_id": "{request_id.decode()}", "client": {_quote(client[0])}'
                     f', "method": {_quote(scope["method"])}, "path": {_quote(logged_path)}, "status": {status}'
-                    f', "bytes": {size}, "seconds": {time.perf_counter() - started:.6f}{extra}}}'
+                    f', "bytes": {size}, "seconds": {seconds:.6f}{extra}}}'
                 )

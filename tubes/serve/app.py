@@ -21,6 +21,7 @@ from tubes.serve import ui as pages
 from tubes.serve.access import Access
 from tubes.serve.bodies import Bodies, json_reply
 from tubes.serve.lmstfy import Lmstfy
+from tubes.serve.metrics import Metrics
 from tubes.serve.service import Limits, Service
 from tubes.serve.tokens import Tokens
 
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
 
 
 def _build_routes(
-    service: Service, callbacks: Callbacks | None, *, ui: bool
+    service: Service, metrics: Metrics, callbacks: Callbacks | None, *, ui: bool
 ) -> tuple[list[BaseRoute], list[BaseRoute]]:
     """Return the routes of the public listener, most used first, and the routes of the administration listener."""
-    lmstfy = Lmstfy(service, __version__)
+    lmstfy = Lmstfy(service, metrics, __version__)
     health_routes = _health_routes(service, __version__)
     public = [*native.routes(service), *lmstfy.routes, *_later_routes(service, callbacks), *health_routes]
+    public.append(Route("/metrics", metrics.show))
     if ui:
         public += pages.routes()
     return public, [*lmstfy.admin_routes, *health_routes]
@@ -66,12 +68,14 @@ class App:
     ) -> None:
         self.service: Final = service
         write = None if access_log is None else _make_switchable(service, access_log)
-        public, admin = _build_routes(service, callbacks, ui=ui)
+        metrics = Metrics(service)
+        public, admin = _build_routes(service, metrics, callbacks, ui=ui)
+        metrics.set_routes(public)
         if pushes is not None:
             service.background.append(lambda: pushes.run(service.namespaces.root))
         limits = service.limits
         bodies = Bodies(max(limits.bodies, limits.body), max(limits.bodies_of_token, limits.body))
-        self._app: Final = Access(_router(public, service), write, bodies)
+        self._app: Final = Access(_router(public, service), write, bodies, metrics.record)
         self.admin: Final = Access(_router(admin, None), write, bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,6 +14,7 @@ from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
 from tubes.drivers.driver import check_namespace, check_tube_name
 from tubes.errors import ConnectionLost, TubeNotFound, TubesError
 from tubes.serve.events import Listeners
+from tubes.serve.tokens import ANONYMOUS, Token
 from tubes.values.codecs import RawCodec
 from tubes.values.overview import Overview
 
@@ -31,21 +32,21 @@ _RAW: Final = RawCodec()
 _MAX_TUBES: Final = 10_000
 
 
-async def limit_time(queue: AsyncQueue, work: Awaitable[Value]) -> Value:
-    """Await a call of the backend. Raise `ConnectionLost` after `REPLY_TIMEOUT` without a reply of a server.
+async def limit_time(queue: AsyncQueue, work: Awaitable[Value], seconds: float = REPLY_TIMEOUT) -> Value:
+    """Await a call of the backend. Raise `ConnectionLost` after `seconds` without a reply of a server.
 
     Clients of the service can retry; programs that use the server directly wait longer.
     """
     if not queue._connection.is_remote:
         return await work
-    timeout = asyncio.timeout(REPLY_TIMEOUT)
+    timeout = asyncio.timeout(seconds)
     try:
         async with timeout:
             return await work
     except TimeoutError:
         if not timeout.expired():  # A CallTimeout is also a TimeoutError.
             raise
-        raise ConnectionLost(url=queue._connection.url, why=f"no reply within {REPLY_TIMEOUT:g} s") from None
+        raise ConnectionLost(url=queue._connection.url, why=f"no reply within {seconds:g} s") from None
 
 
 class Namespace:
@@ -193,17 +194,23 @@ class Namespaces:
     async def names(self) -> list[str]:
         return await self.root.admin.namespaces()
 
-    async def overview(self) -> dict[str, dict[str, Overview]]:
-        """Return all tubes by namespace, as in paths, and by name, without keeping the namespaces open."""
+    async def overview(self, token: Token = ANONYMOUS, *, ages: bool = False) -> dict[str, dict[str, Overview]]:
+        """Return the tubes that a token may look at, by namespace, as in paths, and by name.
+
+        It keeps no namespace open.
+        """
         found: dict[str, dict[str, Overview]] = {}
-        for name in ("", *await self.names()):
-            queue = await self.root.namespace(name)
+        for name in (NO_NAMESPACE, *await self.names()):
+            patterns = token.patterns("look", name)
+            if not patterns:
+                continue
+            queue = await self.root.namespace("" if name == NO_NAMESPACE else name)
             try:
-                tubes = await queue.admin.overview()
+                tubes = await Namespace(name, queue).overview(patterns, ages=ages)
             finally:
                 await queue.close()
             if tubes:
-                found[name or NO_NAMESPACE] = tubes
+                found[name] = tubes
         return found
 
     async def ping(self) -> None:

@@ -29,6 +29,8 @@ class Polls:
         # By request: the task that waits until its client disconnects. Cancelling it ends the wait.
         self._watchers: Final[dict[asyncio.Task[object], asyncio.Task[object]]] = {}
         self._refused: Final[set[asyncio.Task[object]]] = set()
+        #: Number of waiting requests that are endless replies.
+        self.streams = 0
         self.is_closing = False
 
     def __len__(self) -> int:
@@ -62,6 +64,8 @@ class Polls:
         receive: Receive,
         work: Coroutine[object, None, Value],
         undo: Callable[[Value], Awaitable[object]] | None = None,
+        *,
+        is_stream: bool = False,
     ) -> Value | None:
         """Return the result of `work`; None if the service stops first.
 
@@ -69,12 +73,14 @@ class Polls:
 
         `undo`: called with a result that came after the client disconnected or after `refuse`. None: such a result is
         kept, and returned after `refuse`. The body of the request must have been read.
+        `is_stream`: count it as an endless reply.
         """
         loop = asyncio.get_running_loop()
         request = asyncio.current_task()
         assert request is not None
         running, watcher = loop.create_task(work), loop.create_task(_wait_for_disconnect(receive))
         self._watchers[request] = watcher
+        self.streams += is_stream
         if self.is_closing:
             watcher.cancel()
         try:
@@ -87,6 +93,7 @@ class Polls:
             raise
         finally:
             del self._watchers[request]
+            self.streams -= is_stream
             self._refused.discard(request)
             is_disconnected = watcher.done() and not watcher.cancelled()
             watcher.cancel()

@@ -205,6 +205,7 @@ async def serve(
     sockets = [listen.open()]
     limits = app.service.limits
     servers = [_make_server(public, listen, limits, grace)]
+    app.service.connections = servers[0].server_state.connections
     if admin is not None:
         sockets.append(admin.open())
         servers.append(_make_server(LocalOnly(app.admin) if admin.is_local else app.admin, admin, limits, grace))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -86,6 +86,8 @@ class Service:
         self.ended_leases: Final = EndedLeases()
         self.polls: Final = Polls(limits.polls)
         self.recent: Final = Recent()
+        #: The open connections of clients; None if another server runs the application.
+        self.connections: Collection[object] | None = None
         self.started: Final = time.time()
         #: True if the access log is written, False if it is switched off; None without an access log.
         self.logs_requests: bool | None = None

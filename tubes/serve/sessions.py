@@ -39,6 +39,9 @@ class Sessions:
         self._sessions: Final[dict[tuple[str, str], tuple[_Session, asyncio.TimerHandle]]] = {}
         self._leaving: Final[set[asyncio.Task[None]]] = set()
 
+    def __len__(self) -> int:
+        return len(self._sessions)
+
     async def begin(self, space: Namespace, ttl: object, token: Token) -> str:
         span = micros("ttl", ttl)
         text = f"{uuid4().hex}-{span}"

@@ -14,7 +14,8 @@ from starlette.types import Receive, Scope, Send
 from tubes.serve.access import REPLY_TO_ERROR
 from tubes.serve.lmstfy import admin, dead_letters, jobs
 from tubes.serve.lmstfy.calls import Endpoint, Handler, error_reply, not_found
-from tubes.serve.lmstfy.metrics import Metrics
+from tubes.serve.lmstfy.metrics import Metrics as LmstfyMetrics
+from tubes.serve.metrics import Metrics
 from tubes.serve.service import Service
 
 _QUEUE: Final = "/api/{namespace:name}/{queue:name}"
@@ -43,8 +44,8 @@ _COUNTED: Final = {"": {"PUT": 201, "GET": 200}, "/bulk": {"PUT": 201}}
 class Lmstfy:
     """lmstfy's API of a service: the routes for clients and for administrators."""
 
-    def __init__(self, service: Service, version: str) -> None:
-        metrics = Metrics()
+    def __init__(self, service: Service, service_metrics: Metrics, version: str) -> None:
+        metrics = LmstfyMetrics()
         self.routes: Final[list[BaseRoute]] = [
             *(
                 Route(_QUEUE + path, Endpoint(service, metrics, _QUEUE + path, handlers, _COUNTED.get(path)))
@@ -52,7 +53,7 @@ class Lmstfy:
             ),
             Route("/api/{rest:path}", _NotFound()),
         ]
-        self.admin_routes: Final[list[BaseRoute]] = admin.routes(service, metrics, version)
+        self.admin_routes: Final[list[BaseRoute]] = admin.routes(service, metrics, service_metrics, version)
 
 
 class _NotFound:

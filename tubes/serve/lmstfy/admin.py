@@ -19,7 +19,9 @@ from tubes.errors import Facts, InvalidOption
 from tubes.serve.access import REPLY_TO_ERROR, is_from_browser, notes_of
 from tubes.serve.bodies import json_reply, parse_object, read_body
 from tubes.serve.lmstfy.calls import MAX_NAME, NAME, bad_request, error_reply, not_found
-from tubes.serve.lmstfy.metrics import MEDIA_TYPE, POOL, Metrics
+from tubes.serve.lmstfy.metrics import POOL
+from tubes.serve.lmstfy.metrics import Metrics as LmstfyMetrics
+from tubes.serve.metrics import MEDIA_TYPE, Metrics
 from tubes.serve.rates import Rate
 from tubes.serve.service import Service
 from tubes.serve.tokens import ANONYMOUS, Grant, Token, Tokens, id_of
@@ -314,11 +316,12 @@ _HANDLERS: Final[dict[str, dict[str, tuple[Handler, str | None]]]] = {
 }
 
 
-def routes(service: Service, metrics: Metrics, version: str) -> list[BaseRoute]:
+def routes(service: Service, metrics: LmstfyMetrics, service_metrics: Metrics, version: str) -> list[BaseRoute]:
     async def show_metrics(call: AdminCall) -> Response:
         if not _has_right_everywhere(call.caller, _VIEW_RIGHTS):
             raise HTTPException(403, "the token must have a grant for all tubes of all namespaces: look without names")
-        return Response(metrics.text(await call.service.namespaces.overview()), media_type=MEDIA_TYPE)
+        text = metrics.text(await call.service.namespaces.overview())
+        return Response(text + await service_metrics.text(ANONYMOUS), media_type=MEDIA_TYPE)
 
     async def show_version(call: AdminCall) -> Response:
         return json_reply({"version": version, "build_commit": "", "build_date": ""})

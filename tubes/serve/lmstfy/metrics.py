@@ -12,7 +12,6 @@ from tubes.values.overview import Overview
 
 #: The only pool.
 POOL: Final = "default"
-MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: Maximum namespaces and queues with labels of their own.
 _MAX_LABELS: Final = 10_000
 _QUEUE: Final = ("pool", "namespace", "queue")

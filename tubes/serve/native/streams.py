@@ -87,7 +87,7 @@ class _Endless(Response):
                 await self._work(write)
 
         try:
-            await self._polls.wait(receive, work())
+            await self._polls.wait(receive, work(), is_stream=True)
         except (HTTPException, TubesError) as error:
             return self._last_line % bytes(problem(error).body)
         return b""
