@@ -140,6 +140,7 @@ def test_tubes_have_the_metrics_of_the_collector() -> None:
             assert samples["tubes_oldest_ready_age_seconds"]["shop", "mail"] > 0
             names = {name for name in make_families() if not name.startswith("tubes_folder")}
             assert names <= samples.keys()
+            app.service.recent.forget("")
             await app.service.namespaces.root.close()  # The metrics of the requests do not need the backend.
             samples = await scrape(client)
             assert samples["tubes_up"] == {(): 0}

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from tubes.backend.retry import Outage
 from tubes.errors import TubesError
-from tubes.metrics.prometheus import Overviews, add_folder, add_tube, make_families
+from tubes.metrics.prometheus import add_folder, add_tube, make_families
 from tubes.serve.namespaces import NO_NAMESPACE, limit_time
 from tubes.serve.service import Service
 from tubes.serve.tokens import Token
@@ -63,8 +63,6 @@ class Metrics:
         self._templates: Final[dict[object, str]] = {}
         self._counts: Final[dict[tuple[object, str, int], list[float]]] = {}
         self._outage: Final = Outage()
-        #: One scrape at a time reads the tubes.
-        self._lock: Final = asyncio.Lock()
 
     def set_routes(self, routes: Iterable[BaseRoute]) -> None:
         self._templates.update({route.endpoint: route.path_format for route in routes if isinstance(route, Route)})
@@ -90,39 +88,35 @@ class Metrics:
 
     async def text(self, token: Token) -> bytes:
         """Return the metrics in the text format of Prometheus."""
-        async with self._lock:
-            started_at = time.perf_counter()
-            overviews = await self._read_tubes(token)
-            seconds = time.perf_counter() - started_at
-            usage = self._service.namespaces.root.admin.folder_usage if overviews is not None else None
-            requests = list(self._collect_requests())
-
-            def render() -> bytes:
-                families = make_families("namespace")
-                families["tubes_up"].add_metric([], float(overviews is not None))
-                families["tubes_look_seconds"].add_metric([], seconds)
-                add_folder(families, usage)
-                for labels, overview in (overviews or {}).items():
-                    add_tube(families, labels, overview)
-                return generate_latest(_Page([*requests, *families.values()]))
-
-            # In a thread: 10,000 tubes have 250,000 lines.
-            return await asyncio.to_thread(render)
-
-    async def _read_tubes(self, token: Token) -> Overviews | None:
-        """Return the tubes that a token may look at; None if the backend fails or is too slow."""
-        namespaces = self._service.namespaces
         try:
-            spaces = await limit_time(namespaces.root, namespaces.overview(token, ages=True), _TIMEOUT)
+            key = ("metrics", token.grants)
+            tubes = await self._service.recent.get("", key, lambda: self._read_tubes(token))
+            self._outage.end()
         except TubesError as error:
             self._outage.log("the tubes could not be read", error)
-            return None
-        self._outage.end()
-        return {
-            ("" if space == NO_NAMESPACE else space, name): overview
-            for space, tubes in spaces.items()
-            for name, overview in tubes.items()
-        }
+            families = make_families()
+            families["tubes_up"].add_metric([], 0)
+            tubes = _render(families.values())
+        return _render(self._collect_requests()) + tubes
+
+    async def _read_tubes(self, token: Token) -> bytes:
+        """Return the metrics of the tubes that a token may look at."""
+        namespaces = self._service.namespaces
+        started_at = time.perf_counter()
+        overviews = await limit_time(namespaces.root, namespaces.overview(token, ages=True), _TIMEOUT)
+        families = make_families("namespace")
+        families["tubes_up"].add_metric([], 1)
+        families["tubes_look_seconds"].add_metric([], time.perf_counter() - started_at)
+        add_folder(families, namespaces.root.admin.folder_usage)
+
+        def render() -> bytes:
+            for space, tubes in overviews.items():
+                for name, overview in tubes.items():
+                    add_tube(families, ("" if space == NO_NAMESPACE else space, name), overview)
+            return _render(families.values())
+
+        # In a thread: 10,000 tubes have 250,000 lines.
+        return await asyncio.to_thread(render)
 
     def _collect_requests(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(*_REQUESTS, labels=("route", "method", "status"))
@@ -141,12 +135,16 @@ class Metrics:
                 yield GaugeMetricFamily(name, description, read(self._service))
 
 
-class _Page(Collector):
+class _Collected(Collector):
     """Metrics that were collected already."""
 
-    def __init__(self, metrics: list[Metric]) -> None:
+    def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics: Final = metrics
 
     @override
     def collect(self) -> Iterable[Metric]:
         return self._metrics
+
+
+def _render(metrics: Iterable[Metric]) -> bytes:
+    return generate_latest(_Collected(metrics))
