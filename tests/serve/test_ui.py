@@ -5,19 +5,30 @@ from __future__ import annotations
 import asyncio
 import gzip
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
+from typer.testing import CliRunner
 
 import tubes
+from tests.support.processes import python
 from tests.support.served import Served
-from tubes.serve import Grant, Tokens, create_app
+from tubes.cli.app import app as cli
+from tubes.serve import Grant, Tokens, create_app, dashboard
+from tubes.serve.native import OPERATIONS
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -26,9 +37,12 @@ POLICY = (
 FOLDER = files("tubes.serve.ui")
 
 
-def visit(app: ASGIApp, use: Callable[[httpx.AsyncClient], Awaitable[object]]) -> None:
+def visit(
+    app: ASGIApp, use: Callable[[httpx.AsyncClient], Awaitable[object]], headers: dict[str, str] | None = None
+) -> None:
     async def main() -> None:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:
             await use(client)
 
     asyncio.run(main())
@@ -131,3 +145,185 @@ def test_service_without_tokens_shows_all_namespaces(memory_service: Served) -> 
     reply = memory_service.client.get("/v1").json()
     assert {"_", "shown"} <= set(reply["namespaces"])
     assert reply["token"] is None
+
+
+def mount_in_fastapi(app: ASGIApp) -> ASGIApp:
+    outer = FastAPI()
+    outer.mount("/admin/queue", app)
+    return outer
+
+
+def mount_in_starlette(app: ASGIApp) -> ASGIApp:
+    return Starlette(routes=[Mount("/admin", Starlette(routes=[Mount("/queue", app)]))])
+
+
+def mount_in_django(app: ASGIApp) -> ASGIApp:
+    if not settings.configured:
+        settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=())
+    return Starlette(routes=[Mount("/admin/queue", app), Mount("/", get_asgi_application())])
+
+
+@pytest.mark.parametrize("mount", [mount_in_fastapi, mount_in_starlette, mount_in_django])
+def test_dashboard_is_mounted_under_a_prefix(mount: Callable[[ASGIApp], ASGIApp]) -> None:
+    async def use(client: httpx.AsyncClient) -> None:
+        reply = await client.get("/admin/queue/", follow_redirects=True)
+        assert (reply.status_code, str(reply.url)) == (200, "http://shop/admin/queue/ui/")
+        assert reply.text == FOLDER.joinpath("index.html").read_text()
+        api = "/admin/queue/v1/_/tubes/mail"
+        assert (await client.get(f"{api}/tasks/0")).json()["data"] == {"to": "ann"}
+        put = await client.post(f"{api}/tasks", json={"data": 1})
+        assert put.headers["location"].startswith(f"{api}/tasks/")
+        assert {(await client.get(f"/admin/queue/{path}")).status_code for path in ("api/_/mail", "nix")} == {404}
+        assert (await client.get("/nix")).status_code == 404
+
+    with tubes.connect(codec="json") as queue:
+        queue.create_tube("mail").put({"to": "ann"})
+        app = mount(dashboard(queue))
+        for _ in range(2):  # Each visit has an event loop of its own.
+            visit(app, use)
+        assert queue.tube("mail").statistics().tasks["ready"] == 3
+
+
+def test_dashboard_ends_its_session_with_the_event_loop(url: str) -> None:
+    async def use(client: httpx.AsyncClient) -> None:
+        await client.post("/v1/_/tubes/mail/tasks", json={"data": 1})
+        assert (await client.get("/v1/_/tubes/mail")).json()["tasks"]["ready"] == 1
+
+    with tubes.connect(url) as queue:
+        queue.create_tube("mail")
+        visit(dashboard(url), use)
+        assert queue.tube("mail").take(timeout=0) is not None
+
+
+def test_dashboard_obeys_the_lifespan_of_a_server() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect("memory://", codec="json") as queue:
+            app = dashboard(queue)
+            received, sent = asyncio.Queue[Any](), asyncio.Queue[Any]()
+            lifespan = asyncio.create_task(app({"type": "lifespan"}, received.get, sent.put))
+            received.put_nowait({"type": "lifespan.startup"})
+            assert (await sent.get())["type"] == "lifespan.startup.complete"
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+                assert (await client.put("/v1/_/tubes/mail")).status_code == 201
+                take = asyncio.create_task(client.post("/v1/_/tubes/mail/take", json={"wait": 30}))
+                mail = await queue.tube("mail")
+                while not (await mail.statistics()).waiting:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                received.put_nowait({"type": "lifespan.shutdown"})
+                assert (await take).status_code == 204
+            await lifespan
+            assert sent.get_nowait()["type"] == "lifespan.shutdown.complete"
+            assert await queue.tubes() == ["mail"]
+
+    asyncio.run(main())
+
+
+class Page:
+    """Data that JSON does not have."""
+
+    def __repr__(self) -> str:
+        return "<Page \ud800>"
+
+
+def test_objects_of_a_queue_in_memory_are_shown_and_not_changed(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "tokens.json")
+    _, text = tokens.create([Grant.read("put,take,look,manage")])
+
+    async def use(client: httpx.AsyncClient) -> None:
+        tube = "/v1/_/tubes/mail"
+        listed = (await client.get(f"{tube}/tasks")).json()["tasks"]
+        assert [task.get("data") for task in listed[:3]] == [{"to": ["ann"]}, "<Page \ud800>", {"1": 2}]
+        assert listed[3]["data_base64"] == "/w=="
+        found = await client.get(f"{tube}/tasks", params={"contains": "Page"})
+        assert [task["id"] for task in found.json()["tasks"]] == [1]
+        assert (await client.post(f"{tube}/tasks", json={"data": 1})).status_code == 403
+        assert (await client.post(f"{tube}/take")).status_code == 403
+        refused = await client.patch(f"{tube}/tasks/0", json={"data": 1})
+        assert (refused.status_code, refused.json()["option"]) == (400, "data")
+        assert (await client.patch(f"{tube}/tasks/0", json={"ttl": 600})).status_code == 200
+        assert (await client.post(f"{tube}/tasks/0/bury")).json()["state"] == "buried"
+
+    page = Page()
+    with tubes.connect() as queue:
+        tube = queue.create_tube("mail", "fifottl")
+        for data in ({"to": ("ann",)}, page, {1: 2}, b"\xff"):
+            tube.put(data)
+        visit(dashboard(queue, tokens=tokens), use, {"authorization": f"Bearer {text}"})
+        assert tube.peek(1).data is page
+
+
+@pytest.mark.parametrize("with_tokens", [True, False])
+def test_read_only_dashboard_refuses_every_change(with_tokens: bool, tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "tokens.json")
+    _, text = tokens.create([Grant.read("put,take,look,manage,admin"), Grant.read("put")])
+
+    async def use(client: httpx.AsyncClient) -> None:
+        assert (await client.get("/v1/_/tubes/mail")).status_code == 200
+        for operation in OPERATIONS:
+            if operation.right not in ("", "look"):
+                path = re.sub(r"{\w+}", "1", operation.path)
+                reply = await client.request(operation.method, path, json={})
+                # The handler checks the right that the body requires.
+                assert reply.status_code in ((400, 403, 404) if "|" in operation.right else (403,)), operation.name
+        for action in ("kick", "delete"):
+            body = {"action": action}
+            assert (await client.post("/v1/_/tubes/mail/select", json=body)).status_code == 403
+
+    with tubes.connect(codec="json") as queue:
+        queue.create_tube("mail").put(1)
+        app = dashboard(queue, tokens=tokens if with_tokens else None, read_only=True)
+        visit(app, use, {"authorization": f"Bearer {text}"})
+        assert queue.tube("mail").statistics().tasks["ready"] == 1
+    token = tokens.find(text)
+    assert token is not None
+    assert token.may("admin", "_", "mail")
+
+
+def test_token_of_a_read_only_dashboard_can_be_revoked(tmp_path: Path) -> None:
+    restricted = Tokens(tmp_path / "tokens.json").restrict(frozenset({"look"}))
+    token, text = restricted.create([Grant.read("put,look")])
+    found = restricted.find(text)
+    assert found is not None
+    assert [str(grant) for grant in found.grants] == ["look * *"]
+    assert restricted.is_valid(found)
+    assert not restricted.is_valid(token)
+    restricted.revoke(token.id)
+    assert not restricted.is_valid(found)
+
+
+@pytest.mark.parametrize(("words", "status"), [((), 201), (("--read-only",), 403)])
+def test_command_serves_a_folder_with_a_token_of_its_own(words: tuple[str, ...], status: int, tmp_path: Path) -> None:
+    with tubes.connect(f"file:{tmp_path}/jobs") as queue:
+        queue.create_tube("mail").put(1)
+    place = ("--url", f"file:{tmp_path}/jobs")
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with python("-m", "tubes", "dashboard", *place, "--no-browser", *words, **pipes) as process:
+        assert process.stdout is not None
+        found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/ui/#token=(\S+)\n", process.stdout.readline())
+        assert found is not None, process.communicate()
+        with httpx.Client(base_url=found[1]) as client:
+            assert client.get("/ui/").status_code == 200
+            assert client.get("/ui/", headers={"host": "evil.example"}).status_code == 403
+            assert client.get("/v1/_/tubes").status_code == 401
+            client.headers["authorization"] = f"Bearer {found[2]}"
+            assert client.get("/v1/_/tubes/mail/tasks/0").json()["data"] == 1
+            assert client.put("/v1/_/tubes/new").status_code == status
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert process.communicate() == ("", "")
+
+
+@pytest.mark.parametrize("words", [("--http", "0.0.0.0:0"), ("--http", "x"), ("--url", "memory://")])
+def test_command_refuses_invalid_options(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["dashboard", "--url", f"file:{tmp_path}/jobs", "--no-browser", *words])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.stderr
+
+
+def test_command_opens_a_browser(tmp_path: Path) -> None:
+    """A browser is any program: this one reads the page and stops the command."""
+    code = "import os, signal, sys; print(sys.argv[1]); os.kill(os.getppid(), signal.SIGTERM)"
+    env = {"BROWSER": f'{sys.executable} -c "{code}" %s'}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with python("-m", "tubes", "dashboard", "--url", f"file:{tmp_path}/jobs", env=env, **pipes) as process:
+        first, second = process.communicate(timeout=60)[0].splitlines()
+        assert first == second

@@ -218,6 +218,18 @@ def place_of(url: str | None) -> str:
     return place
 
 
+def shared_place_of(url: str | None) -> str:
+    """Return `url`, or the URL of the environment. Raise `Stop` for memory, which only this process would use."""
+    place = place_of(url)
+    scheme, _, name = place.partition("?")[0].partition("://")
+    if scheme == "memory" and name not in list_store_names():
+        raise Stop(
+            f"{redact_url(place)} is empty in every new process, so it has no tubes: give the URL of a server",
+            Exit.USAGE,
+        )
+    return place
+
+
 def _read_only_url(place: str) -> str:
     """Return the URL for a command that only reads: another process may own the folder."""
     parsed = read(place)
@@ -240,13 +252,7 @@ def open_queue(
     `read_only`: the command only reads, so it neither owns nor creates a folder.
     `patience`: connect timeout in seconds if the URL has no `connect_timeout`. Default: `PATIENCE`.
     """
-    place = place_of(url)
-    scheme, _, name = place.partition("?")[0].partition("://")
-    if scheme == "memory" and name not in list_store_names():
-        raise Stop(
-            f"{redact_url(place)} is empty in every new process, so it has no tubes: give the URL of a server",
-            Exit.USAGE,
-        )
+    place = shared_place_of(url)
     if read_only:
         place = _read_only_url(place)
     timeout = None

@@ -1,12 +1,14 @@
-"""`tubes serve` and `tubes token`: the HTTP service, and its access tokens."""
+"""`tubes serve`, `tubes dashboard` and `tubes token`: the HTTP service, its dashboard, and its access tokens."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import signal
 import sys
 import time
 import tomllib
+import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +19,7 @@ import typer
 import tubes
 from tubes.backend.url import read, redact_url, url_of_environment
 from tubes.cli.columns import Column, Grid
-from tubes.cli.common import AsJson, Url, pairs
+from tubes.cli.common import PATIENCE, AsJson, Url, pairs, shared_place_of
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.logs import show_logs
 from tubes.cli.show import console, print_json, print_line
@@ -227,6 +229,39 @@ def serve(
     run(serving(app, listen, admin_listen, local_only=local_only, grace=grace, started=announce))
 
 
+def dashboard(
+    url: Url = None,
+    http: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="The address, on this machine. Port 0: any free port.")
+    ] = "127.0.0.1:0",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, but change nothing.")] = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
+) -> None:
+    """Show the dashboard of a server or folder in a browser, until SIGTERM or Ctrl-C.
+
+    The printed address contains a token, which is valid until the command ends.
+    """
+    from tubes.serve.server import Listen, run, serve_dashboard
+
+    place, listen = shared_place_of(url), Listen.read(http)
+
+    async def main() -> None:
+        stopped = asyncio.Event()
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(kind, stopped.set)
+        async with tubes.aio.connect(place, connect_timeout=PATIENCE) as queue:
+            await queue.tubes()  # Report a server that does not reply.
+            async with serve_dashboard(queue, listen, read_only=read_only) as address:
+                print_line(address)
+                sys.stdout.flush()
+                if not no_browser:
+                    await asyncio.to_thread(webbrowser.open, address)
+                await stopped.wait()
+
+    show_logs(is_one_of_many=False)
+    run(main())
+
+
 def _choose_url(url: str | None) -> tuple[str, str]:
     """Return the URL to serve, and a note on the choice for the user."""
     place = url or url_of_environment()
@@ -347,4 +382,4 @@ def revoke_token(
         raise Stop(f"there is no token {id!r}", Exit.NOT_FOUND)
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (serve,)
+COMMANDS: tuple[Callable[..., None], ...] = (serve, dashboard)

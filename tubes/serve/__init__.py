@@ -16,7 +16,7 @@ The service is a layer over `tubes.aio` and stores no tasks itself. Modules here
 - `later/` is the API of btfak/later, mounted if callbacks are allowed.
 - `native/` is the API under `/v1`, with a file for each kind of resource. `operations.py` defines an operation.
 - `lmstfy/` is the API of lmstfy, under `/api`.
-- `ui/` has the files of the dashboard, served under `/ui/`.
+- `ui/` has the files of the dashboard, served under `/ui/`. `mounted.py` is the dashboard as an application to mount.
 
 To mount another API, add a folder here whose `__init__.py` has a function
 
@@ -49,8 +49,9 @@ from tubes.errors import needs
 
 with needs("tubes.serve", "http"):
     from tubes.serve.app import create_app
+    from tubes.serve.mounted import dashboard
     from tubes.serve.rates import Rate
     from tubes.serve.service import Limits
     from tubes.serve.tokens import Grant, Token, Tokens
 
-__all__ = ["Grant", "Limits", "Rate", "Token", "Tokens", "create_app"]
+__all__ = ["Grant", "Limits", "Rate", "Token", "Tokens", "create_app", "dashboard"]

@@ -75,8 +75,8 @@ class App:
             service.background.append(lambda: pushes.run(service.namespaces.root))
         limits = service.limits
         bodies = Bodies(max(limits.bodies, limits.body), max(limits.bodies_of_token, limits.body))
-        self._app: Final = Access(_router(public, service), write, bodies, metrics.record)
-        self.admin: Final = Access(_router(admin, None), write, bodies)
+        self._app: Final = Access(make_router(public, service), write, bodies, metrics.record)
+        self.admin: Final = Access(make_router(admin, None), write, bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -116,7 +116,7 @@ def _make_switchable(service: Service, write: Callable[[str], object]) -> Callab
     return lambda line: write(line) if service.logs_requests else None
 
 
-def _router(routes: list[BaseRoute], service: Service | None) -> Router:
+def make_router(routes: list[BaseRoute], service: Service | None) -> Router:
     @asynccontextmanager
     async def lifespan(app: object) -> AsyncGenerator[None]:
         if service is None:

@@ -7,20 +7,26 @@ import ipaddress
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
+from tubes.aio import AsyncQueue
 from tubes.errors import Facts, InvalidOption, needs
 from tubes.serve.access import Access, is_from_other_page
 from tubes.serve.app import App
 from tubes.serve.connections import FINAL_TIMEOUT, Buffers, Connection
+from tubes.serve.mounted import dashboard
 from tubes.serve.service import Limits
+from tubes.serve.tokens import ALL_RIGHTS, Grant, Tokens
+from tubes.sync import Queue
 
 with needs("tubes.serve", "http"):
     import uvicorn
@@ -234,6 +240,32 @@ async def serve(
         server.on_start = count_started
     async with app.service.run():
         await asyncio.gather(*(server.serve([one]) for server, one in zip(servers, sockets, strict=True)))
+
+
+@asynccontextmanager
+async def serve_dashboard(
+    queue: AsyncQueue | Queue, listen: Listen = Listen("127.0.0.1", 0), *, read_only: bool = False
+) -> AsyncGenerator[str]:
+    """Serve the dashboard of a queue on this machine during a block. Yield its URL with a token for this block only."""
+    if not listen.is_local:
+        raise InvalidOption(option="http", value=listen.host, rule="must be an address of this machine only")
+    with TemporaryDirectory() as folder:
+        tokens = Tokens(Path(folder) / "tokens.json")
+        rights = {"look"} if read_only else ALL_RIGHTS - {"admin"}
+        _, token = tokens.create([Grant(frozenset(rights))], "dashboard")
+        app = dashboard(queue, tokens=tokens)
+        bound = listen.open()
+        server = _make_server(LocalOnly(app), listen, Limits(), 1)
+        started = asyncio.Event()
+        server.on_start = started.set
+        serving = asyncio.create_task(server.serve([bound]))
+        try:
+            await started.wait()
+            yield f"{_format_url(bound, listen)}/ui/#token={token}"
+        finally:
+            await app.close()  # It ends the streams of open pages.
+            server.should_exit = True
+            await serving
 
 
 def _raise_file_limit() -> None:

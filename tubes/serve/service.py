@@ -24,7 +24,7 @@ from tubes.serve.polls import Polls
 from tubes.serve.rates import Rates
 from tubes.serve.recent import Recent
 from tubes.serve.sessions import Sessions
-from tubes.serve.tokens import ANONYMOUS, Leases, Token, Tokens
+from tubes.serve.tokens import ALL_RIGHTS, ANONYMOUS, Leases, Token, Tokens
 
 #: Seconds between two checks of the tokens of open requests; with the interval of `Tokens` less than a second in all.
 _CHECK_INTERVAL: Final = 0.4
@@ -69,13 +69,18 @@ class Limits:
 
 
 class Service:
-    """A queue with its tokens, namespaces, sessions and waiting requests."""
+    """A queue with its tokens, namespaces, sessions and waiting requests. `rights`: what clients may do at most."""
 
-    def __init__(self, queue: AsyncQueue, tokens: Tokens | None, limits: Limits) -> None:
-        if queue._connection.codec is None:
+    def __init__(
+        self, queue: AsyncQueue, tokens: Tokens | None, limits: Limits, rights: frozenset[str] = ALL_RIGHTS
+    ) -> None:
+        #: True in memory without a codec: data are objects, which are shown but not put, taken or changed.
+        self.has_objects: Final = queue._connection.codec is None
+        if self.has_objects and not rights.isdisjoint({"put", "take"}):
             rule = "must be connected with codec='json' in memory: the service stores bytes"
             raise InvalidOption(option="queue", value=queue, rule=rule)
-        self.tokens: Final = tokens
+        self.tokens: Final = tokens if tokens is None or rights >= ALL_RIGHTS else tokens.restrict(rights)
+        self._anonymous: Final = ANONYMOUS.restrict(rights)
         self.limits: Final = limits
         self.leases: Final = Leases(None if tokens is None else tokens.secret)
         self.namespaces: Final = Namespaces(queue, limits.namespaces)
@@ -189,7 +194,7 @@ class Service:
     def authenticate(self, scope: Scope) -> Token:
         """Return the token in the header `Authorization: Bearer`. Raise `HTTPException(401)` without a valid one."""
         if self.tokens is None:
-            return ANONYMOUS
+            return self._anonymous
         for name, value in scope["headers"]:
             if name == b"authorization" and value[:7].lower() == b"bearer ":
                 token = self.tokens.find(value[7:].strip().decode("latin-1"))

@@ -26,6 +26,7 @@ from tubes.values.lease import Lease
 #: and events. `manage`: create, alter, pause and drop tubes, and change tasks that other clients hold. `admin`: manage
 #: tokens.
 RIGHTS: Final = ("put", "take", "look", "manage", "admin")
+ALL_RIGHTS: Final = frozenset(RIGHTS)
 #: Names of rates: uses of each right, and bytes put.
 RATES: Final = (*RIGHTS, "bytes")
 #: Names of limits: bytes of a `body`, waiting `tasks` in a tube into which the token puts, and simultaneous `requests`
@@ -80,6 +81,11 @@ class Token:
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     hash: str = field(default="", repr=False)
 
+    def restrict(self, rights: frozenset[str]) -> Token:
+        """Return this token with these rights at most."""
+        grants = (replace(grant, rights=grant.rights & rights) for grant in self.grants)
+        return replace(self, grants=tuple(grant for grant in grants if grant.rights))
+
     def may(self, right: str, namespace: str, tube: str) -> bool:
         """True if a grant gives this right on a tube. Only what a grant names is allowed."""
         return any(
@@ -99,7 +105,7 @@ class Token:
 
 
 #: The token of all requests to a service without tokens, which listens on loopback only.
-ANONYMOUS: Final = Token("", (Grant(frozenset(RIGHTS)),))
+ANONYMOUS: Final = Token("", (Grant(ALL_RIGHTS),))
 
 
 class Tokens:
@@ -111,6 +117,7 @@ class Tokens:
     def __init__(self, path: str | os.PathLike[str], *, now: Callable[[], float] = time.time) -> None:
         self.path: Final = Path(path)
         self._now: Final = now
+        self._rights = ALL_RIGHTS
         self._tokens: dict[str, Token] = {}
         self._secret = b""
         self._stamp: tuple[int, int, int] | None = None
@@ -126,6 +133,12 @@ class Tokens:
         """Create the file, without tokens."""
         with self._edit():
             pass
+
+    def restrict(self, rights: frozenset[str]) -> Tokens:
+        """Return the tokens of the same file, each with these rights at most."""
+        tokens = Tokens(self.path, now=self._now)
+        tokens._rights = rights
+        return tokens
 
     def find(self, text: str) -> Token | None:
         """Return the token with this text; None if it does not exist or has expired."""
@@ -147,7 +160,9 @@ class Tokens:
             ) as error:  # Possibly half written: keep the known tokens until the file can be read.
                 _log.error("%s", error)
         token = self._tokens.get(id)
-        return None if token is None or (token.expires is not None and token.expires <= self._now()) else token
+        if token is None or (token.expires is not None and token.expires <= self._now()):
+            return None
+        return token if self._rights >= ALL_RIGHTS else token.restrict(self._rights)
 
     def all(self) -> list[Token]:
         """Return all tokens, including expired ones, oldest first."""

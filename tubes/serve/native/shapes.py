@@ -242,8 +242,16 @@ def _preview_json(data: bytes, most: int) -> bytes:
     return f'{member},"size":{len(data)}'.encode()
 
 
-def bytes_json(name: str, value: bytes) -> bytes:
-    """Return a member of a JSON object: the value as stored if it is JSON, else as `name_base64`."""
+def bytes_json(name: str, value: object) -> bytes:
+    """Return a member of a JSON object: the value as stored if it is JSON, else as `name_base64`.
+
+    An object of a queue in memory without a codec is shown as JSON if possible, else as its `repr`.
+    """
+    if not isinstance(value, bytes):
+        try:
+            value = encode_reply(value)
+        except Exception:  # Objects of a program may raise any error.
+            value = encode_reply(repr(value))
     try:
         from_json(value)
     except ValueError:

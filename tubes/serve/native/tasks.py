@@ -202,6 +202,9 @@ async def get_task(call: Call) -> Response:
 async def update_task(call: Call) -> Response:
     """Change a task in any state, even if another client holds it."""
     changes = update_arguments(await call.body())
+    if call.service.has_objects and "data" in changes:
+        rule = "cannot be changed here: this queue in memory has no codec, so its data are objects of a program"
+        raise InvalidOption(option="data", value=changes["data"], rule=rule)
     return task_reply(call, await call.space.apply(call.tube, lambda tube: tube.update(call.task, **changes)))
 
 
