@@ -174,7 +174,7 @@ def test_open_namespaces_are_limited() -> None:
         first, second = await namespaces.get("a"), await namespaces.get("b")
         with first.hold(), second.hold(), pytest.raises(HTTPException, match="2 namespaces are in use"):
             await namespaces.get("c")
-        assert await namespaces.names() == ["a", "b", "c"]
+        assert await namespaces.root.admin.namespaces() == ["a", "b", "c"]
         await namespaces.close()
 
     asyncio.run(main())

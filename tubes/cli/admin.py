@@ -20,10 +20,11 @@ from tubes.cli.common import (
     require_confirmation,
 )
 from tubes.cli.exits import Exit, Stop, say
-from tubes.cli.show import options_json, pause_end_json, print_json
+from tubes.cli.show import pause_end_json, print_json
 from tubes.cli.streams import from_json
 from tubes.drivers.registry import known_drivers
 from tubes.errors import Facts
+from tubes.values.options import options_json
 
 
 def create(

@@ -22,7 +22,6 @@ from tubes.cli.show import (
     COLORS,
     console,
     moment,
-    options_json,
     pause_end_json,
     print_json,
     print_line,
@@ -36,6 +35,7 @@ from tubes.cli.show import (
 )
 from tubes.errors import Facts, did_you_mean
 from tubes.metrics.spans import Spans
+from tubes.values.options import options_json
 from tubes.values.worker_info import HeldTask
 
 _COUNTED = ("ready", "taken", "delayed", "buried", "done")

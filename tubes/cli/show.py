@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import math
 import sys
@@ -49,17 +48,6 @@ def print_json(thing: object) -> None:
 def pause_end_json(moment: float | None) -> float | str | None:
     """Return the end of a pause as JSON. A pause without an end is `"for ever"`."""
     return "for ever" if moment == math.inf else moment
-
-
-def options_json(options: Mapping[str, object]) -> dict[str, object]:
-    """Return the options of a tube as JSON, in the form that `-o` accepts."""
-    return {name: _option_json(value) for name, value in options.items()}
-
-
-def _option_json(value: object) -> object:
-    if value == math.inf:
-        return "inf"
-    return dataclasses.asdict(value) if isinstance(value, tubes.Backoff) else value
 
 
 def data_of(task: tubes.Task) -> dict[str, object]:

@@ -87,11 +87,12 @@ def _too_large(limit: int) -> HTTPException:
     return HTTPException(413, f"the body is longer than {limit} bytes", _CLOSE)
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and infinities, which Python's decoder accepts."""
     raise ValueError(f"{name} is not JSON")
 
 
-_decode: Final = json.JSONDecoder(parse_constant=_refuse_constant).decode
+_decode: Final = json.JSONDecoder(parse_constant=refuse_constant).decode
 
 
 def from_json(body: bytes) -> object:

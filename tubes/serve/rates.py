@@ -54,13 +54,6 @@ class Rates:
 
     async def wait(self, name: str, rate: Rate, calls: int = 1) -> float:
         """Count calls under this name. Return 0 if they are allowed now, else the seconds until they may be retried."""
-        return await self._count(name, rate, calls)
-
-    async def give_back(self, name: str, rate: Rate) -> None:
-        """Uncount a call that had no effect."""
-        await self._count(name, rate, -1)
-
-    async def _count(self, name: str, rate: Rate, calls: int) -> float:
         pace = rate.seconds / rate.count
         if self._connection.is_remote:
             span, burst = max(1, round(pace * abs(calls) * SECOND)), round(rate.seconds * SECOND)
@@ -75,3 +68,7 @@ class Rates:
         if len(self._filled) > _MAX_NAMES:
             self._filled.popitem(last=False)
         return 0.0
+
+    async def give_back(self, name: str, rate: Rate) -> None:
+        """Uncount a call that had no effect."""
+        await self.wait(name, rate, -1)

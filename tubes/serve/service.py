@@ -137,11 +137,8 @@ class Service:
                     self.polls.refuse(request)
         self.sessions.end_invalid(tokens)
 
-    async def count(self, token: Token, right: str) -> None:
-        """Count a use of a right. Raise `HTTPException(429)` if the token has used it too often."""
-        await self._count(token, right, 1)
-
-    async def _count(self, token: Token, counted: str, calls: int) -> None:
+    async def count(self, token: Token, counted: str, calls: int = 1) -> None:
+        """Count uses of a right, or bytes. Raise `HTTPException(429)` if the token has used it too often."""
         rate = token.rates.get(counted)
         if rate is None:
             return
@@ -185,7 +182,7 @@ class Service:
                 413, f"the token may have {limit} waiting tasks in a tube, and this request has {tasks}"
             )
         if size:
-            await self._count(token, "bytes", size)
+            await self.count(token, "bytes", size)
         return {} if limit is None else {MAX_WAITING: limit}
 
     def max_body(self, token: Token) -> int:

@@ -72,13 +72,6 @@ class Sessions:
     @contextmanager
     def reserve(self, token: Token) -> Generator[None]:
         """Reserve a session of this token for a block. Raise `HTTPException` if there are too many."""
-        self._enter(token)
-        try:
-            yield
-        finally:
-            self._exit(token)
-
-    def _enter(self, token: Token) -> None:
         if self._counts.total() >= self._limit:
             raise HTTPException(503, f"{self._limit} sessions and streams are in use")
         limit = token.limits.get("sessions", self._token_limit)
@@ -87,11 +80,12 @@ class Sessions:
                 429, f"the token may have {limit} sessions and streams at the same time (its limit `sessions`)"
             )
         self._counts[token.id] += 1
-
-    def _exit(self, token: Token) -> None:
-        self._counts[token.id] -= 1
-        if not self._counts[token.id]:
-            del self._counts[token.id]
+        try:
+            yield
+        finally:
+            self._counts[token.id] -= 1
+            if not self._counts[token.id]:
+                del self._counts[token.id]
 
     async def close(self) -> None:
         """Leave all sessions; a session that another process has joined continues."""

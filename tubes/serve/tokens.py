@@ -292,7 +292,10 @@ class Leases:
         self._secret: Final = secret
 
     def sign(self, namespace: str, lease: str) -> str:
-        return lease if self._secret is None else f"{lease}.{self._sign(namespace, lease)}"
+        if self._secret is None:
+            return lease
+        text = f"{namespace}\n{lease}".encode(errors="replace")
+        return f"{lease}.{urlsafe_b64encode(hmac.digest(self._secret, text, 'sha256'))[:_SIGNATURE].decode()}"
 
     def read(self, namespace: str, text: str) -> Lease:
         """Read a lease that a client sends. Raise `InvalidOption` unless this service signed it."""
@@ -302,8 +305,3 @@ class Leases:
             if hmac.compare_digest(text.encode(errors="replace"), signed.encode(errors="replace")):
                 return Lease(lease)
         raise InvalidOption(option="lease", value=text, rule="is not a lease of this namespace, or was cut or damaged")
-
-    def _sign(self, namespace: str, lease: str) -> str:
-        assert self._secret is not None
-        text = f"{namespace}\n{lease}".encode(errors="replace")
-        return urlsafe_b64encode(hmac.digest(self._secret, text, "sha256"))[:_SIGNATURE].decode()

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal, TypedDict
@@ -70,6 +72,14 @@ def put_options(
         return options
     named = {"ttl": ttl, "ttr": ttr, "delay": delay, "pri": pri, "utube": utube}
     return {**{option: value for option, value in named.items() if value is not None}, **options}
+
+
+def options_json(options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options of a tube as JSON: infinity as "inf", a backoff as an object."""
+    return {
+        name: "inf" if value == math.inf else dataclasses.asdict(value) if isinstance(value, Backoff) else value
+        for name, value in options.items()
+    }
 
 
 class TubeOptions(TypedDict, total=False):

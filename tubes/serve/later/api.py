@@ -10,7 +10,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
-from yarl import URL
 
 from tubes.drivers.moves import State
 from tubes.errors import Facts, InvalidOption, TaskNotFound
@@ -35,10 +34,12 @@ def routes(service: Service, delivery: Delivery) -> list[BaseRoute]:
         delay, retry = _member(body, "delay", int), _member(body, "retry", int)
         callback: str = _member(body, "callback", str)
         topic, content = _member(body, "topic", str), _member(body, "content", str)
-        lane = _lane_of(delivery.sender.places.check(callback))
+        place = delivery.sender.places.check(callback)
         data = {"topic": topic, "content": content, "callback": callback, "retry": max(retry, 0), "delay": delay}
         options = await service.check_put(token, len(content.encode(errors="surrogatepass")))
-        task: Any = await delivery.apply(lambda tube: tube.put(data, utube=lane, delay=max(delay, 0), **options))
+        task: Any = await delivery.apply(
+            lambda tube: tube.put(data, utube=f"{place.host}:{place.port}", delay=max(delay, 0), **options)
+        )
         return json_reply({"id": str(delivery.ids.encode(task.id))})
 
     def id_of(body: dict[str, object]) -> int | None:
@@ -128,7 +129,3 @@ def _member(body: dict[str, object], name: str, kind: type) -> Any:
     if type(value) is not kind or (isinstance(value, int) and not -_INT_LIMIT <= value < _INT_LIMIT):
         raise InvalidOption(option=name, value=value, rule=f"must be of type {kind.__name__}")
     return value
-
-
-def _lane_of(url: URL) -> str:
-    return f"{url.host}:{url.port}"

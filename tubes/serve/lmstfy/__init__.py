@@ -6,6 +6,7 @@ have the handlers. `admin.py` is the API for administrators, `metrics.py` the me
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from starlette.routing import BaseRoute, Route
@@ -29,13 +30,13 @@ _HANDLERS: Final[dict[str, dict[str, tuple[Handler, str]]]] = {
     },
     "/bulk": {"PUT": (jobs.publish_bulk, "put")},
     "/peek": {"GET": (jobs.peek, "look")},
-    "/size": {"GET": (jobs.size, "look")},
+    "/size": {"GET": (partial(jobs.size, state="ready"), "look")},
     "/deadletter": {
         "GET": (dead_letters.peek, "look"),
         "PUT": (dead_letters.respawn, "manage"),
         "DELETE": (dead_letters.delete, "manage"),
     },
-    "/deadletter/size": {"GET": (jobs.dead_letter_size, "look")},
+    "/deadletter/size": {"GET": (partial(jobs.size, state="buried"), "look")},
 }
 #: By path and method: the status with which a request counts against the limits of a token.
 _COUNTED: Final = {"": {"PUT": 201, "GET": 200}, "/bulk": {"PUT": 201}}

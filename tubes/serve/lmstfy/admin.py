@@ -7,6 +7,7 @@ import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, quote
 
@@ -204,15 +205,8 @@ async def _show_limit(call: AdminCall) -> Response:
     return json_reply(limit, 404 if limit is None else 200)
 
 
-async def _add_limit(call: AdminCall) -> Response:
-    return await _set_limit(call, 201)
-
-
-async def _replace_limit(call: AdminCall) -> Response:
-    return await _set_limit(call, 200)
-
-
 async def _set_limit(call: AdminCall, status: int) -> Response:
+    """Limit how often a token may be used. 201: unless it has a limit already."""
     limit = _read_limit(await call.body())
     if not limit["read"] and not limit["write"]:
         return json_reply({"limiter": limit}, 400)
@@ -305,8 +299,8 @@ _HANDLERS: Final[dict[str, dict[str, tuple[Handler, str | None]]]] = {
     "/token/{namespace:name}/{token:name}": {"DELETE": (_revoke, "admin")},
     "/token/{namespace:name}/{token:name}/limit": {
         "GET": (_show_limit, "admin"),
-        "POST": (_add_limit, "admin"),
-        "PUT": (_replace_limit, "admin"),
+        "POST": (partial(_set_limit, status=201), "admin"),
+        "PUT": (partial(_set_limit, status=200), "admin"),
         "DELETE": (_remove_limit, "admin"),
     },
     "/limits": {"GET": (_list_limits, "admin")},

@@ -16,7 +16,7 @@ from tubes.aio import AsyncTask, AsyncTube
 from tubes.drivers.moves import State
 from tubes.drivers.options import MAX_SECONDS
 from tubes.errors import Facts, TaskNotFound, TubeNotFound
-from tubes.serve.bodies import json_reply
+from tubes.serve.bodies import json_reply, refuse_constant
 from tubes.serve.lmstfy.calls import TTR, UINT16, UINT32, Call, bad_request
 from tubes.serve.service import size_of
 
@@ -106,12 +106,8 @@ def _attributes(call: Call) -> dict[str, str]:
     return attributes if enabled else {}
 
 
-def _refuse_constant(name: str) -> object:
-    raise ValueError(name)
-
-
 #: Numbers are not converted, so that they may have any length.
-_decoder: Final = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=_refuse_constant)
+_decoder: Final = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=refuse_constant)
 
 
 def _elements(body: bytes) -> list[bytes]:
@@ -216,12 +212,9 @@ async def _delete(call: Call, task: int) -> None:
         call.metrics.record_deleted(call.space.name, call.queue, (time.time() - done.created) * 1000)
 
 
-async def size(call: Call) -> Response:
-    return _size_reply(call, await count_jobs(call, "ready"))
-
-
-async def dead_letter_size(call: Call) -> Response:
-    return _size_reply(call, await count_jobs(call, "buried"))
+async def size(call: Call, state: str) -> Response:
+    """Count the jobs in a state."""
+    return json_reply({"namespace": call.space.name, "queue": call.queue, "size": await count_jobs(call, state)})
 
 
 async def count_jobs(call: Call, state: str) -> int:
@@ -229,10 +222,6 @@ async def count_jobs(call: Call, state: str) -> int:
         return (await tube.statistics()).tasks[state]
 
     return await call.apply_or(count, 0)
-
-
-def _size_reply(call: Call, size: int) -> Response:
-    return json_reply({"namespace": call.space.name, "queue": call.queue, "size": size})
 
 
 async def destroy(call: Call) -> Response:

@@ -11,7 +11,7 @@ from tubes.errors import Facts, InvalidOption, TaskNotTaken, TubeNotFound, Tubes
 from tubes.serve.bodies import encode_data, json_reply
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
-from tubes.serve.native.schemas import Fields
+from tubes.serve.native.schemas import Fields, Schema
 from tubes.serve.native.tasks import task_reply, update_arguments
 from tubes.serve.service import Limits
 from tubes.values.lease import Lease
@@ -109,59 +109,25 @@ async def update(call: Call) -> Response:
     return task_reply(call, await call.space.apply(lease.tube, lambda tube: tube.update(lease, **changes)))
 
 
-@operation(
-    "POST",
-    "/leases/release",
-    "take",
-    body=schemas.request_schema(
-        {**_LEASES, "delay": schemas.SECONDS, "reason": schemas.NONEMPTY, "pri": schemas.PRI}, "leases"
-    ),
-    replies={200: _DONE},
+def _ending(action: str, summary: str, *required: str, **members: Schema) -> Operation:
+    """Return the operation that applies this action to the tasks of leases."""
+
+    async def end(call: Call) -> Response:
+        body = await call.body()
+        return json_reply({"done": await end_leases(call, body.pop("leases"), action, body)})
+
+    end.__name__, end.__doc__ = action, summary
+    body = schemas.request_schema({**_LEASES, **members}, "leases", *required)
+    return operation("POST", f"/leases/{action}", "take", body=body, replies={200: _DONE})(end)
+
+
+_BURY: Final[Fields] = {"reason": schemas.NONEMPTY, "pri": schemas.PRI}
+release = _ending("release", "Release tasks, at once or after a delay.", delay=schemas.SECONDS, **_BURY)
+bury = _ending("bury", "Bury tasks.", **_BURY)
+renew = _ending("renew", "Extend takes to at least `seconds` from now.", "seconds", seconds=schemas.SECONDS)
+touch = _ending(
+    "touch", "Add `seconds` to the ttr and to the ttl of tasks, permanently.", "seconds", seconds=schemas.SECONDS
 )
-async def release(call: Call) -> Response:
-    """Release tasks, at once or after a delay."""
-    return await _end(call, "release")
-
-
-@operation(
-    "POST",
-    "/leases/bury",
-    "take",
-    body=schemas.request_schema({**_LEASES, "reason": schemas.NONEMPTY, "pri": schemas.PRI}, "leases"),
-    replies={200: _DONE},
-)
-async def bury(call: Call) -> Response:
-    """Bury tasks."""
-    return await _end(call, "bury")
-
-
-@operation(
-    "POST",
-    "/leases/renew",
-    "take",
-    body=schemas.request_schema({**_LEASES, "seconds": schemas.SECONDS}, "leases", "seconds"),
-    replies={200: _DONE},
-)
-async def renew(call: Call) -> Response:
-    """Extend takes to at least `seconds` from now."""
-    return await _end(call, "renew")
-
-
-@operation(
-    "POST",
-    "/leases/touch",
-    "take",
-    body=schemas.request_schema({**_LEASES, "seconds": schemas.SECONDS}, "leases", "seconds"),
-    replies={200: _DONE},
-)
-async def touch(call: Call) -> Response:
-    """Add `seconds` to the ttr and to the ttl of tasks, permanently."""
-    return await _end(call, "touch")
-
-
-async def _end(call: Call, action: str) -> Response:
-    body = await call.body()
-    return json_reply({"done": await end_leases(call, body.pop("leases"), action, body)})
 
 
 def _lease(call: Call, text: str) -> Lease:

@@ -65,14 +65,10 @@ def _operation(operation: Operation) -> dict[str, object]:
         document["requestBody"] = {"required": True, "content": {"application/octet-stream": {}}}
     elif operation.body["properties"]:
         document["requestBody"] = {
-            "required": _is_required(operation.body),
+            "required": "required" in operation.body or "anyOf" in operation.body,
             "content": {"application/json": {"schema": operation.body}},
         }
     return document
-
-
-def _is_required(body: Schema) -> bool:
-    return "required" in body or "anyOf" in body
 
 
 def _reply(schema: Schema | None, media_type: str) -> dict[str, object]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import codecs
-import dataclasses
 import json
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -41,6 +39,7 @@ from tubes.serve.native.schemas import (
     pattern_schema,
     request_schema,
 )
+from tubes.values.options import options_json
 from tubes.values.overview import Overview
 from tubes.values.statistics import Statistics
 
@@ -300,14 +299,6 @@ def overview_json(overview: Overview) -> dict[str, object]:
         **statistics_json(overview.statistics),
         "sessions": overview.sessions,
         "oldest_ready_age": overview.oldest_ready_age,
-    }
-
-
-def options_json(options: Mapping[str, object]) -> dict[str, object]:
-    """Return the options of a tube as JSON members, in the form that `tube_options` reads."""
-    return {
-        name: "inf" if value == math.inf else dataclasses.asdict(value) if isinstance(value, Backoff) else value
-        for name, value in options.items()
     }
 
 

@@ -20,7 +20,7 @@ from tubes.serve.events import Change
 from tubes.serve.namespaces import REPLY_TIMEOUT, Namespace
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
-from tubes.serve.polls import Polls, has_disconnected
+from tubes.serve.polls import Polls, has_disconnected, identity
 from tubes.serve.problems import REQUIRED, ClientDisconnected, problem
 from tubes.serve.service import Limits
 from tubes.values.lease import Lease
@@ -183,7 +183,7 @@ async def events(call: Call) -> Response:
         )
     for name in names:
         call.check("look", name)
-        await call.space.apply(name, _identity)
+        await call.space.apply(name, identity)
 
     listeners = call.space.listeners
 
@@ -292,7 +292,7 @@ async def select(call: Call) -> Response:
         if name not in _ARGUMENTS.get(action, ()):
             raise InvalidOption(option=name, value=value, rule=f"must be left out with the action {action}")
     call.space.forget(call.tube)  # It may have been dropped: after the start of the reply its status cannot change.
-    tube = await call.space.apply(call.tube, _identity)
+    tube = await call.space.apply(call.tube, identity)
     if action == "kick":
         tube.driver.check_kick(arguments.get("attempts"), arguments.get("ttl"))
     elif action == "move":
@@ -303,7 +303,7 @@ async def select(call: Call) -> Response:
             raise InvalidOption(option="to", value=to, rule="must be another tube")
         call.check("manage", to)
         call.space.forget(to)
-        arguments["tube"] = await call.space.apply(to, _identity)
+        arguments["tube"] = await call.space.apply(to, identity)
     chosen = tube.select(**body)
 
     async def work(write: Write) -> None:
@@ -347,10 +347,6 @@ async def _report(selection: _Selection, action: str, arguments: dict[str, objec
         with suppress(TimeoutError):  # Let a move complete its part, unless the backend does not reply.
             async with asyncio.timeout(REPLY_TIMEOUT):
                 await asyncio.gather(running, return_exceptions=True)
-
-
-async def _identity(tube: object) -> Any:
-    return tube
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (stream, events, select)

@@ -17,6 +17,7 @@ from tubes.errors import CallTimeout, Facts, InvalidOption, TubesError
 from tubes.serve.bodies import json_reply
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.native.schemas import Schema
 from tubes.serve.polls import MAX_REPLY, MAX_STEP, has_disconnected
 from tubes.serve.problems import ClientDisconnected
 from tubes.serve.service import Limits, size_of
@@ -223,47 +224,34 @@ async def delete_task(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation(
-    "POST",
-    "/tubes/{tube}/tasks/{id}/bury",
-    "manage",
-    body=schemas.request_schema({"reason": schemas.NONEMPTY, "pri": schemas.PRI}),
-    replies={200: shapes.TASK},
+def _changing(action: str, summary: str, **members: Schema) -> Operation:
+    """Return the operation that applies this action to the task of the path."""
+
+    async def change(call: Call) -> Response:
+        body: Any = await call.body()
+
+        def act(tube: AsyncTube) -> Any:
+            return getattr(tube, action)(task=call.task, **body)
+
+        return task_reply(call, await call.space.apply(call.tube, act))
+
+    change.__name__, change.__doc__ = f"{action}_task", summary
+    path, body = f"/tubes/{{tube}}/tasks/{{id}}/{action}", schemas.request_schema(members)
+    return operation("POST", path, "manage", body=body, replies={200: shapes.TASK})(change)
+
+
+bury_task = _changing("bury", "Bury a task, even if another client holds it.", reason=schemas.NONEMPTY, pri=schemas.PRI)
+cancel_task = _changing(
+    "cancel",
+    "End a task in any state as cancelled. A client that holds it is told by its next checkpoint.",
+    reason=schemas.NONEMPTY,
 )
-async def bury_task(call: Call) -> Response:
-    """Bury a task, even if another client holds it."""
-    body = await call.body()
-
-    def bury(tube: AsyncTube) -> Any:
-        return tube.bury(call.task, body.get("reason"), pri=body.get("pri"))
-
-    return task_reply(call, await call.space.apply(call.tube, bury))
-
-
-@operation(
-    "POST",
-    "/tubes/{tube}/tasks/{id}/cancel",
-    "manage",
-    body=schemas.request_schema({"reason": schemas.NONEMPTY}),
-    replies={200: shapes.TASK},
+kick_task = _changing(
+    "kick",
+    "Make a buried or delayed task ready, or put a kept done task again under a new id.",
+    attempts=schemas.ATTEMPTS,
+    ttl=schemas.SECONDS,
 )
-async def cancel_task(call: Call) -> Response:
-    """End a task in any state as cancelled. A client that holds it is told by its next checkpoint."""
-    body: Any = await call.body()
-    return task_reply(call, await call.space.apply(call.tube, lambda tube: tube.cancel(call.task, **body)))
-
-
-@operation(
-    "POST",
-    "/tubes/{tube}/tasks/{id}/kick",
-    "manage",
-    body=schemas.request_schema({"attempts": schemas.ATTEMPTS, "ttl": schemas.SECONDS}),
-    replies={200: shapes.TASK},
-)
-async def kick_task(call: Call) -> Response:
-    """Make a buried or delayed task ready, or put a kept done task again under a new id."""
-    body: Any = await call.body()
-    return task_reply(call, await call.space.apply(call.tube, lambda tube: tube.kick(task=call.task, **body)))
 
 
 @operation(

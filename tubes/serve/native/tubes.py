@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, cast
 
@@ -16,6 +16,7 @@ from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.native.schemas import Fields, Schema
 from tubes.values.lane import LaneInfo
+from tubes.values.options import options_json
 from tubes.values.reasons import kind_of
 
 _TUBE: Final = schemas.object_schema(
@@ -78,7 +79,7 @@ async def get_tube(call: Call) -> Response:
     """Show a tube: its driver, options and counts."""
     call.space.forget(call.tube)  # Another process may have altered it.
     tube = await call.space.tube(call.tube)
-    options = shapes.options_json(tube.options)
+    options = options_json(tube.options)
     counts = shapes.statistics_json(await tube.statistics())
     return json_reply({"name": tube.name, "driver": tube.driver.name, "options": options, **counts})
 
@@ -129,42 +130,27 @@ async def drop_tube(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation(
-    "POST",
-    "/tubes/{tube}/pause",
-    "manage",
-    body=schemas.request_schema({"seconds": schemas.SECONDS}),
-    replies={204: None},
+def _changing(name: str, summary: str, act: Callable[..., Awaitable[None]], **members: Schema) -> Operation:
+    """Return the operation that calls `act` with the tube of the path and the members of the body."""
+
+    async def change(call: Call) -> Response:
+        body: Any = await call.body()
+        await call.space.apply(call.tube, lambda tube: act(tube, **body))
+        return Response(status_code=204)
+
+    change.__name__, change.__doc__ = name, summary
+    path, body = f"/tubes/{{tube}}/{name.replace('_', '-')}", schemas.request_schema(members)
+    return operation("POST", path, "manage", body=body, replies={204: None})(change)
+
+
+pause = _changing("pause", "Stop takes for `seconds`, or until `resume`.", AsyncTube.pause, seconds=schemas.SECONDS)
+resume = _changing("resume", "End a pause.", lambda tube: tube.pause(0))
+truncate = _changing("truncate", "Remove all tasks.", AsyncTube.truncate)
+release_all = _changing(
+    "release_all",
+    "Release all taken tasks, including tasks held by other clients.",
+    lambda tube: tube.admin.release_all(),
 )
-async def pause(call: Call) -> Response:
-    """Stop takes for `seconds`, or until `resume`."""
-    seconds: Any = (await call.body()).get("seconds")
-    await call.space.apply(call.tube, lambda tube: tube.pause(seconds))
-    return Response(status_code=204)
-
-
-@operation("POST", "/tubes/{tube}/resume", "manage", replies={204: None})
-async def resume(call: Call) -> Response:
-    """End a pause."""
-    await call.body()
-    await call.space.apply(call.tube, lambda tube: tube.pause(0))
-    return Response(status_code=204)
-
-
-@operation("POST", "/tubes/{tube}/truncate", "manage", replies={204: None})
-async def truncate(call: Call) -> Response:
-    """Remove all tasks."""
-    await call.body()
-    await call.space.apply(call.tube, lambda tube: tube.truncate())
-    return Response(status_code=204)
-
-
-@operation("POST", "/tubes/{tube}/release-all", "manage", replies={204: None})
-async def release_all(call: Call) -> Response:
-    """Release all taken tasks, including tasks held by other clients."""
-    await call.body()
-    await call.space.apply(call.tube, lambda tube: tube.admin.release_all())
-    return Response(status_code=204)
 
 
 @operation(
