@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.errors import CodecError
 from tubes.spark.arrow import Array, DataType, pa, pc
 from tubes.values.codecs import encode
+from tubes.values.codecs import find as find_codec
 
 try:
     import msgspec as _msgspec
@@ -57,7 +58,7 @@ def _encoder(settings: Settings) -> Callable[[Array], list[bytes]]:
         return _encode_raw
     if settings.codec == "json" and settings.data_format == "json":
         return _encode_json_text
-    codec = settings.find_codec()
+    codec = find_codec(settings.codec)
     is_json = settings.codec == "json"
 
     def encode_column(column: Array) -> list[bytes]:

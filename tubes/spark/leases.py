@@ -102,14 +102,8 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, object]:
         # Executors get copies, which do not need the driver's connection or its background work.
-        own: dict[str, object] = {
-            "_queue": None,
-            "_stream": None,
-            "_unplanned": {},
-            "_ack_future": None,
-            "_take_future": None,
-        }
-        return {**self.__dict__, **own}
+        driver_only = dict.fromkeys(("_queue", "_stream", "_ack_future", "_take_future"))
+        return {**self.__dict__, **driver_only, "_unplanned": {}}
 
     # -- on the driver -------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from tubes.errors import InvalidOption
 from tubes.spark.arrow import Array, RecordBatch, pa
 from tubes.spark.encoding import encoder
 from tubes.values.codecs import encode
+from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -156,7 +157,9 @@ class Payload:
         row: dict[str, object] = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             row[name] = _to_json(column[0])
-        return json.dumps(row).encode() if self.settings.codec == "raw" else encode(self.settings.find_codec(), row)
+        return (
+            json.dumps(row).encode() if self.settings.codec == "raw" else encode(find_codec(self.settings.codec), row)
+        )
 
     def _head(self, writer: Writer, driver: Driver, values: tuple[object, ...]) -> Head:
         """Check the options of a row, and return its head. Null means that the option is not set."""

@@ -18,12 +18,10 @@ from tubes.errors import Facts, InvalidOption, TubeNotFound
 from tubes.spark.address import OPTIONS as ADDRESS_OPTIONS
 from tubes.spark.address import Address
 from tubes.spark.workers import shared_queue
-from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.sync import Queue, Tube
-    from tubes.values.codecs import Codec
 
 #: Default of `lease`: seconds for which a stream keeps its tasks after its reader has ended.
 LEASE: Final = 60.0
@@ -107,9 +105,6 @@ class Settings:
         except TubeNotFound as error:
             error.add_note('From Spark: a write with .option("driver", "fifo"), or with another driver, creates it.')
             raise
-
-    def find_codec(self) -> Codec:
-        return find_codec(self.codec)
 
 
 def read_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NO_OPTIONS) -> Settings:

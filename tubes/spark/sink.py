@@ -49,11 +49,11 @@ class Sink:
                     writer.put(chunk, self._settings.timeout)
         return chunks
 
-    def _discard(self, writes: set[str]) -> None:
+    def _discard(self, writes: set[str], *, aborted: bool) -> None:
         with self._settings.share() as queue:
             writer = Writer(self._settings.find(queue))
             for write in writes:
-                writer.clean(write, aborted=True)
+                writer.clean(write, aborted=aborted)
 
 
 class BatchWriter(Sink, DataSourceArrowWriter):
@@ -85,4 +85,4 @@ class BatchWriter(Sink, DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Discard all staged rows: the job has failed."""
         if self._write:
-            self._discard({self._write})
+            self._discard({self._write}, aborted=True)

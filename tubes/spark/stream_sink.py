@@ -48,7 +48,4 @@ class StreamWriter(Sink, DataSourceStreamArrowWriter):
         Spark repeats a micro-batch under the same number, so chunks staged later are accepted.
         """
         writes = {message.write for message in messages if isinstance(message, Uploaded) and message.write}
-        with self._settings.share() as queue:
-            writer = Writer(self._settings.find(queue))
-            for write in writes:
-                writer.clean(write)
+        self._discard(writes, aborted=False)

@@ -170,7 +170,7 @@ class BulkReader:
 
     def extent(self) -> Extent:
         """Return the number of tasks and the range of their ids. Raises `TubeNotFound`."""
-        reply = self._call("extent", parts=("tasks", "ready", "back", "buried", "due", "taken"))
+        reply = self._bulk.call("extent", parts=("tasks", "ready", "back", "buried", "due", "taken"))
         if reply is None:
             raise TubeNotFound(name=self._bulk.name)
         return Extent(*map(number_of, list_of(reply)))
@@ -217,7 +217,7 @@ class BulkReader:
         newest_first = part == "buried" and self._bulk.driver.signs[1] < 0
         cursor = b"0"
         while True:
-            cursor_reply, ids = list_of(self._call("scan_ids", cursor, _IDS, part, parts=(part,)))
+            cursor_reply, ids = list_of(self._bulk.call("scan_ids", cursor, _IDS, part, parts=(part,)))
             for id in map(int, bytes_of(ids).split()):
                 yield _HIGHEST - id if newest_first else id
             cursor = bytes_of(cursor_reply)
@@ -267,7 +267,7 @@ class BulkReader:
         start = 0
         while start < len(ids):
             page = ids[start : start + _READS]
-            reply = self._call("task_headers", *args, *page, parts=parts)
+            reply = self._bulk.call("task_headers", *args, *page, parts=parts)
             if reply is None:
                 raise TubeNotFound(name=self._bulk.name)
             first, *replies = list_of(reply)
@@ -292,9 +292,6 @@ class BulkReader:
         replies = self._bulk.run_commands(*commands)
         columns, sizes = map(_column, replies[len(probes) :]), replies[: len(probes)]
         return _decode(self._tube, ids, *columns), [number_of(size) for size in sizes]
-
-    def _call(self, script: str, *args: Word, parts: tuple[str, ...]) -> Reply:
-        return self._bulk.call(script, *args, parts=parts)
 
 
 def _column(reply: Reply) -> list[bytes | None]:
