@@ -110,13 +110,9 @@ class TaskFunction:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
             rule = f"{self.name}{self._signature}: {cut(str, str(error), _MAX_REASON)}"
-            raise InvalidOption(option="arguments", value=_shown_arguments(args, kwargs), rule=rule) from None
+            raise InvalidOption(option="arguments", value=(*args, kwargs) if kwargs else (*args,), rule=rule) from None
         if len(self.valid_calls) < _MAX_CACHED:
             self.valid_calls.add((len(args), *kwargs))
-
-
-def _shown_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, ...]:
-    return (*args, kwargs) if kwargs else tuple(args)
 
 
 def _signature_of(function: Callable[..., object]) -> inspect.Signature | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.options import integer
@@ -97,11 +97,6 @@ class WorkerInfo:
     def concurrency(self) -> int:
         """The maximal number of tasks that all its handlers together work on at a time."""
         return sum(handler.concurrency for handler in self.handlers)
-
-
-def fields_of(info: WorkerInfo) -> dict[str, object]:
-    """Return the fields of a description, which are stored."""
-    return asdict(info)
 
 
 def infos_of(tasks: Iterable[TaskView]) -> list[WorkerInfo]:

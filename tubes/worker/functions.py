@@ -63,11 +63,13 @@ def handler_of(function: Handler, task_function: TaskFunction) -> Handler:
 
 def arguments_of(task_function: TaskFunction, task: TaskView) -> tuple[list[object], dict[str, object]]:
     """Return the arguments in the task's data. Raises `Bury` if they do not fit the function."""
-    _, args, kwargs = _read(task)
     try:
+        _, args, kwargs = read(task.data)
         task_function.check(args, kwargs)
     except InvalidOption as error:
         raise Bury(f"TypeError: {error.facts['rule']}") from None
+    except ValueError as error:
+        raise Bury(f"ValueError: {error}") from None
     return args, kwargs
 
 
@@ -95,13 +97,6 @@ class UnknownFunctions:
             )
         age = task._tube._port.connection.micros() / SECOND - task.created
         return Verdict("decline", delay=min(max(age / 4, _DELAYS[0]), _DELAYS[1]), is_logged=True)
-
-
-def _read(task: TaskView) -> tuple[str, list[object], dict[str, object]]:
-    try:
-        return read(task.data)
-    except ValueError as error:
-        raise Bury(f"ValueError: {error}") from None
 
 
 #: A user's function that takes a task, plain or async.

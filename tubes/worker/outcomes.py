@@ -210,23 +210,19 @@ def name_of(task: TaskView) -> TaskName:
 
 def _is_of_worker(error: BaseException) -> bool:
     """Return True if the worker raised this error itself, as at a timeout: its traceback is of no use."""
-    if error.__cause__ is not None or hasattr(error, "__notes__"):
-        return False
+    return error.__cause__ is None and not hasattr(error, "__notes__") and _trace_of_handler(error) is None
+
+
+def _trace_of_handler(error: BaseException) -> TracebackType | None:
     trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_globals.get("__package__") != __package__:
-            return False
+    while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
         trace = trace.tb_next
-    return True
+    return trace
 
 
 def trace_of(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """Return the `exc_info` of a handler's error, without the frames of the worker that called the handler."""
-    full_trace = error.__traceback__
-    trace = full_trace
-    while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
-        trace = trace.tb_next
-    return type(error), error, trace or full_trace
+    return type(error), error, _trace_of_handler(error) or error.__traceback__
 
 
 #: The grace period ended first: handlers were cut off, and their tasks released.

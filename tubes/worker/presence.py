@@ -7,11 +7,12 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from tubes.drivers.options import SECOND
 from tubes.errors import QueueClosed, TubeNotFound, TubesError
-from tubes.values.worker_info import HEARTBEAT, HEARTBEAT_TTL, WorkerInfo, fields_of
+from tubes.values.worker_info import HEARTBEAT, HEARTBEAT_TTL, WorkerInfo
 from tubes.worker.logs import log
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Presence:
         info = self._describe(WorkerInfo(self._session, socket.gethostname(), os.getpid(), self._started))
         if self._tube is None:
             self._tube = self._queue.admin._workers_tube()
-        fields = fields_of(info)
+        fields = asdict(info)
         try:
             self._entry = self._tube.put(fields, key=self._session, on_duplicate="replace", ttl=HEARTBEAT_TTL)
         except TubeNotFound:  # The server lost the tube: the next write creates it again.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Final
 
-from tubes.errors import Facts, InvalidOption, TaskCancelled, TaskNotTaken, TubesError
+from tubes.errors import InvalidOption, TaskCancelled, TaskNotTaken, TubesError
 from tubes.worker.functions import current
 from tubes.worker.in_flight import Take, take_of
 from tubes.worker.outcomes import reason_of
@@ -25,7 +25,6 @@ from tubes.worker.routes import Target, is_async
 
 if TYPE_CHECKING:
     from tubes.sync import Task
-    from tubes.values.task import TaskView
 
 #: Seconds that an idle process has to exit.
 _EXIT_TIMEOUT: Final = 1.0
@@ -83,11 +82,6 @@ _pipe_lock: Final = threading.Lock()
 _serving: tuple[str, int, int] | None = None
 
 
-def _snapshot(task: TaskView) -> ProcessTask:
-    facts: Facts = {name: getattr(task, name) for name in ProcessTask.__slots__}
-    return ProcessTask(**facts)
-
-
 class Processes:
     """The processes of one run. Its methods may be called from any thread."""
 
@@ -105,7 +99,7 @@ class Processes:
 
         Raises the errors of the handler, `TimeoutError` after the target's timeout, and `ProcessDied`.
         """
-        facts = _snapshot(task)
+        facts = ProcessTask(**{name: getattr(task, name) for name in ProcessTask.__slots__})
         args, kwargs = ([facts], {}) if target.arguments is None else target.arguments(task)
         work = pickle.dumps((target.function, args, kwargs, facts))
         take = take_of(task)

@@ -534,7 +534,6 @@ class Run:
     # -- callbacks of the lease renewer, in its thread -----------------------------------------------------------------
 
     def _handle_lost(self, entry: InFlight) -> None:
-        """End the handler of a task whose lease could not be renewed."""
         self._lifetime.call(lambda: self._look(self._lose_unreported(entry)))
 
     def _handle_timeout(self, entry: InFlight) -> None:

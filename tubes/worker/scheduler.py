@@ -24,7 +24,7 @@ from tubes.worker.schedules import Schedule, latest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
+    from tubes.aio import AsyncQueue, AsyncTask
     from tubes.worker.routes import Route
 
 #: Shortest and longest time between two puts of the next occurrences, in seconds.
@@ -142,7 +142,7 @@ class Scheduler:
         )
 
     async def _put(self, tube_name: str, name: str, schedule: Schedule, now: int, moments: list[int]) -> None:
-        tube = await self._tube(tube_name)
+        tube = self._queue._task_tubes.get(tube_name) or await self._queue._task_tube(tube_name)
         if "delay" not in tube.driver.options:
             raise tube.driver.make_option_error("delay")
         own: Any = {} if tube.driver.lane is None else {"utube": name}
@@ -159,9 +159,6 @@ class Scheduler:
             for moment in moments
         ]
         await tube.put_many(items)
-
-    async def _tube(self, name: str) -> AsyncTube:
-        return self._queue._task_tubes.get(name) or await self._queue._task_tube(name)
 
     def _now(self) -> int:
         return self._queue._connection.micros()

@@ -141,11 +141,7 @@ class Worker:
             if callable(tubes):
                 rule = 'is a function: name its tube in the decorator, as in @worker.on("mail")'
                 raise InvalidOption(option="tubes", value=tubes, rule=rule)
-
-            def decorate(handler: H) -> H:
-                return self._add_route(tubes, handler, concurrency, timeout, process)
-
-            return decorate
+            return partial(self._add_route, tubes, concurrency=concurrency, timeout=timeout, process=process)
         return self._add_route(tubes, handler, concurrency, timeout, process)
 
     def _add_route(
@@ -253,13 +249,7 @@ class Worker:
         """
         if callable(name):
             return self._add_function(name, None, tube, timeout, process)
-        if name is not None:
-            text("name", name)
-
-        def decorate(function: H) -> H:
-            return self._add_function(function, name, tube, timeout, process)
-
-        return decorate
+        return self._function_decorator(name, tube, timeout, process)
 
     def every(
         self,
@@ -297,7 +287,7 @@ class Worker:
         ...     _ = worker.run(burst=True)
         sweeps
         """
-        return self._schedule_decorator(Every(interval), name, tube, timeout)
+        return self._function_decorator(name, tube, timeout, schedule=Every(interval))
 
     def cron(
         self,
@@ -323,18 +313,19 @@ class Worker:
         ...     def send_report():
         ...         print("sends the report")
         """
-        return self._schedule_decorator(Cron(line, timezone), name, tube, timeout)
+        return self._function_decorator(name, tube, timeout, schedule=Cron(line, timezone))
 
-    def _schedule_decorator(
-        self, schedule: Schedule, name: str | None, tube: object, timeout: Seconds | None
+    def _function_decorator(
+        self,
+        name: str | None,
+        tube: object,
+        timeout: Seconds | None,
+        process: bool = False,
+        schedule: Schedule | None = None,
     ) -> Callable[[H], H]:
         if name is not None:
             text("name", name)
-
-        def decorate(function: H) -> H:
-            return self._add_function(function, name, tube, timeout, schedule=schedule)
-
-        return decorate
+        return lambda function: self._add_function(function, name, tube, timeout, process, schedule)
 
     def _add_function(
         self,
