@@ -58,6 +58,17 @@ TokenFile = Annotated[
 ]
 
 
+def _networks(option: str, what: str) -> Any:
+    words = f"Allow {what} to these private addresses: 10.1.0.0/16. Default: none."
+    return typer.Option(option, metavar="ADDRESSES", help=words)
+
+
+def _secrets(option: str, what: str) -> Any:
+    variable = f"TUBES_{option[2:].replace('-', '_').upper()}"
+    words = f"Sign {what} according to Standard Webhooks: whsec_..."
+    return typer.Option(option, metavar="SECRET", help=words, envvar=variable, show_envvar=True)
+
+
 def serve(
     url: Url = None,
     http: Annotated[
@@ -113,24 +124,8 @@ def serve(
             help="Enable the API of later, with callbacks to URLs that start with this prefix: https://a.example/.",
         ),
     ] = None,
-    callback_network: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--callback-network",
-            metavar="ADDRESSES",
-            help="Allow callbacks to these private addresses: 10.1.0.0/16. Default: none.",
-        ),
-    ] = None,
-    callback_secret: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--callback-secret",
-            metavar="SECRET",
-            help="Sign callbacks according to Standard Webhooks: whsec_...",
-            envvar="TUBES_CALLBACK_SECRET",
-            show_envvar=True,
-        ),
-    ] = None,
+    callback_network: Annotated[list[str] | None, _networks("--callback-network", "callbacks")] = None,
+    callback_secret: Annotated[list[str] | None, _secrets("--callback-secret", "callbacks")] = None,
     callback_per_host: Annotated[
         int, typer.Option("--callback-per-host", min=1, help="The maximum number of callbacks to one host at a time.")
     ] = 10,
@@ -138,24 +133,8 @@ def serve(
         list[str] | None,
         typer.Option("--push", metavar="'[NAMESPACE ]TUBE=URL'", help="Post the tasks of a tube to this URL."),
     ] = None,
-    push_network: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--push-network",
-            metavar="ADDRESSES",
-            help="Allow posts to these private addresses: 10.1.0.0/16. Default: none.",
-        ),
-    ] = None,
-    push_secret: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--push-secret",
-            metavar="SECRET",
-            help="Sign posts according to Standard Webhooks: whsec_...",
-            envvar="TUBES_PUSH_SECRET",
-            show_envvar=True,
-        ),
-    ] = None,
+    push_network: Annotated[list[str] | None, _networks("--push-network", "posts")] = None,
+    push_secret: Annotated[list[str] | None, _secrets("--push-secret", "posts")] = None,
     push_concurrency: Annotated[
         int,
         typer.Option(
