@@ -16,7 +16,7 @@ from tubes.values.reasons import has_reason
 if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.drivers.entry import Extras
-    from tubes.values.task import F, TaskView
+    from tubes.values.task import F
 
 #: Tasks per part: a part takes a few milliseconds.
 PART: Final = 250
@@ -184,11 +184,11 @@ def changeable_tasks(act: str, tasks: list[F]) -> list[F]:
 
 def see_all(tasks: list[F]) -> list[Seen]:
     """Return tasks as a selection has seen them."""
-    return [(task.id, task._record.created, task._state.value, task._attempts, _take_of(task)) for task in tasks]
-
-
-def _take_of(task: TaskView) -> int:
-    return task._take if task._state is State.TAKEN else 0
+    taken = State.TAKEN
+    return [
+        (task.id, task._record.created, task._state.value, task._attempts, task._take if task._state is taken else 0)
+        for task in tasks
+    ]
 
 
 def cancelled_tasks(tasks: list[F], done: list[bool], reason: str | None) -> list[F]:

@@ -166,7 +166,11 @@ def _parse_settings(query: str, redacted: str) -> dict[str, list[str]]:
 
 
 def _append_settings(place: str, settings: dict[str, list[str]]) -> str:
-    pairs = "&".join(f"{name}={_redact_value(name, value)}" for name, values in settings.items() for value in values)
+    pairs = "&".join(
+        f"{name}={value if name in _SAFE_SETTINGS and _SAFE_VALUE.fullmatch(value) else _HIDDEN}"
+        for name, values in settings.items()
+        for value in values
+    )
     return f"{place}?{pairs}" if pairs else place
 
 
@@ -201,10 +205,6 @@ def _find_broken_rule(parts: SplitResult) -> str | None:
     if not re.fullmatch(r"/?[0-9]*", parts.path):
         return f"may have only a database number after the host and port, as in host:6379/0; {_ESCAPE_HINT}"
     return None
-
-
-def _redact_value(name: str, value: str) -> str:
-    return value if name in _SAFE_SETTINGS and _SAFE_VALUE.fullmatch(value) else _HIDDEN
 
 
 def redact_url(url: str) -> str:

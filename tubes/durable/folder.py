@@ -104,9 +104,6 @@ class Reserve:
                 path.unlink()
         return size > 0
 
-    def _get_size(self) -> int:
-        return _size(self._path)
-
     def restore(self) -> None:
         """Reserve the room again before a put. Raises `StoreFull` if the disk is still full.
 
@@ -137,10 +134,10 @@ class Reserve:
         """Return the free bytes, including the reserve, and the bytes that a checkpoint would add to the file."""
         disk, read_number = os.statvfs(self._file), self._read_number
         size = read_number("PRAGMA page_count") * read_number("PRAGMA page_size")
-        return disk.f_bavail * disk.f_frsize + self._get_size(), size - os.path.getsize(self._file)
+        return disk.f_bavail * disk.f_frsize + _size(self._path), size - os.path.getsize(self._file)
 
     def _allocate(self) -> None:
-        left = self._get_size()
+        left = _size(self._path)
         try:
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:

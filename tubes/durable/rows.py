@@ -69,18 +69,14 @@ def checksum(key: int, data: object) -> int | None:
     return crc32(raw, key & _MASK) if isinstance(raw, bytes) else None
 
 
-def short_row(base: int, entry: Entry, moved: int) -> Row:
-    """Return the row of a plain task."""
-    state = CODES[entry.state]  # type: ignore[index]
-    return base | entry.id, entry.data, entry.created, state, entry.attempts, moved
-
-
 def full_row(base: int, entry: Entry, moved: int, *, has_times: bool) -> Row:
     """Return the row of a task with all columns."""
     lane = None if entry.utube is None else encode_name(entry.utube)
     times = (entry.ttl, entry.ttr, entry.until, entry.dead) if has_times else (None, None, NEVER, NEVER)
     extras = None if entry.extras is None else format_extras(entry.extras)
-    return (*short_row(base, entry, moved), entry.pri, lane, *times, extras)
+    state = CODES[entry.state]  # type: ignore[index]
+    short = base | entry.id, entry.data, entry.created, state, entry.attempts, moved
+    return (*short, entry.pri, lane, *times, extras)
 
 
 def format_extras(extras: Extras) -> str:

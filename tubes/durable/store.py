@@ -122,10 +122,6 @@ class DurableStore(MemoryStore):
 
     def _correct_times(self, now: int) -> bool:
         """If the clock was set back since the last change, make all times earlier, so that remaining times are kept."""
-        with self._files.database.transaction():
-            return self._shift_times(now)
-
-    def _shift_times(self, now: int) -> bool:
         execute = self._files.database.execute
         tubes = execute("SELECT number, facts FROM tubes").fetchall()
         written = [execute("SELECT max(created) FROM tasks").fetchone()[0] or 0]
@@ -134,19 +130,20 @@ class DurableStore(MemoryStore):
         span = max(written) - now
         if span <= 0:
             return False
-        execute("UPDATE store SET value=value-? WHERE name='now'", (span,))
-        execute("UPDATE keys SET until=until-?", (span,))
-        execute("UPDATE tasks SET created=created-?", (span,))
-        for moment in ("until", "dead"):
-            execute(f"UPDATE tasks SET {moment}={moment}-? WHERE {moment}<{NEVER}", (span,))
-        for row in execute("SELECT * FROM done").fetchall():
-            base = row[0] >> rows.ID_BITS << rows.ID_BITS
-            execute(PUT_DONE, rows.shift_done(base, rows.read_done(row), span))
-        for number, facts in tubes:
-            execute("UPDATE tubes SET facts=? WHERE number=?", (rows.shift_facts(facts, span), number))
-        for number, name, facts in execute("SELECT tube, name, facts FROM lanes").fetchall():
-            put_back = rows.shift_rate(facts, span)
-            execute("UPDATE lanes SET facts=? WHERE tube=? AND name=?", (put_back, number, name))
+        with self._files.database.transaction():
+            execute("UPDATE store SET value=value-? WHERE name='now'", (span,))
+            execute("UPDATE keys SET until=until-?", (span,))
+            execute("UPDATE tasks SET created=created-?", (span,))
+            for moment in ("until", "dead"):
+                execute(f"UPDATE tasks SET {moment}={moment}-? WHERE {moment}<{NEVER}", (span,))
+            for row in execute("SELECT * FROM done").fetchall():
+                base = row[0] >> rows.ID_BITS << rows.ID_BITS
+                execute(PUT_DONE, rows.shift_done(base, rows.read_done(row), span))
+            for number, facts in tubes:
+                execute("UPDATE tubes SET facts=? WHERE number=?", (rows.shift_facts(facts, span), number))
+            for number, name, facts in execute("SELECT tube, name, facts FROM lanes").fetchall():
+                put_back = rows.shift_rate(facts, span)
+                execute("UPDATE lanes SET facts=? WHERE tube=? AND name=?", (put_back, number, name))
         return True
 
     def _load_tube(self, tube: TubeRow) -> None:

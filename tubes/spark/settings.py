@@ -191,10 +191,6 @@ def _text(name: str, value: str) -> str:
     return value
 
 
-def _accept_any(_: str, value: str) -> str:
-    return value
-
-
 def _url(name: str, value: str) -> str:
     if value.lower().startswith("memory:"):
         rule = "works in one process only, but Spark's executors are other processes: use redis://… or another server"
@@ -344,7 +340,7 @@ _WRITE: Final[_Known] = {
     "batchSize": ("batch_size", _count),
     "timeout": ("timeout", _seconds),
     "driver": ("driver", _text),
-    "utube": ("utube", _put_option("utube", _accept_any)),
+    "utube": ("utube", _put_option("utube", lambda _, value: value)),
     "pri": ("pri", _put_option("pri", _check_whole_number)),
     "ttl": ("ttl", _put_option("ttl", _seconds)),
     "ttr": ("ttr", _put_option("ttr", _seconds)),

@@ -43,7 +43,7 @@ def description(operations: Iterable[Operation], version: str) -> dict[str, obje
 
 def _operation(operation: Operation) -> dict[str, object]:
     path_names = re.findall(r"{(\w+)}", operation.path)
-    summary, _, details = operation.doc.partition("\n")
+    summary, _, details = (operation.handler.__doc__ or "").strip().partition("\n")
     document: dict[str, object] = {
         "operationId": operation.name,
         "summary": summary,

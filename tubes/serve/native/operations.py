@@ -143,11 +143,6 @@ class Operation:
     def name(self) -> str:
         return self.handler.__name__
 
-    @property
-    def doc(self) -> str:
-        """The description of the operation: the docstring of its handler."""
-        return (self.handler.__doc__ or "").strip()
-
 
 def operation(method: str, path: str, right: str, **fields: Any) -> Callable[[Handler], Operation]:
     """Make a handler an operation; `path` is relative to `/v1/{namespace}`."""

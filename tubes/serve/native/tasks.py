@@ -87,10 +87,6 @@ async def _put(call: Call, data: bytes, options: Facts) -> Response:
         raise HTTPException(409, f"tube {call.tube!r} had no room within {seconds} s")
     if key is not None and not task.created_now and task.data != data:
         raise HTTPException(422, "this Idempotency-Key was used with another body")
-    return _put_reply(call, task)
-
-
-def _put_reply(call: Call, task: AsyncTask) -> Response:
     location = {"location": call.url("tubes", call.tube, "tasks", task.id)}
     return json_reply({"id": task.id, "state": str(task.state)}, 201 if task.created_now else 200, location)
 
