@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import httpx
@@ -9,7 +10,7 @@ import pytest
 
 import tubes
 from tubes.serve import Grant, Tokens, create_app
-from tubes.values.worker_info import HandlerInfo, HeldTask, ScheduleInfo, WorkerInfo, fields_of
+from tubes.values.worker_info import HandlerInfo, HeldTask, ScheduleInfo, WorkerInfo
 
 
 @pytest.mark.anyio
@@ -42,7 +43,7 @@ async def test_workers_and_schedules_of_visible_tubes_are_listed(tmp_path: Path)
         hidden = WorkerInfo("3", "web3", 9, 3.0, handlers=(HandlerInfo("hide", ("other",), 1),))
         entries = await shop.admin._workers_tube()
         for info in (first, second, hidden):
-            await entries.put(fields_of(info))
+            await entries.put(asdict(info))
         transport = httpx.ASGITransport(create_app(queue, tokens=tokens))
         headers = {"authorization": f"Bearer {text}"}
         async with httpx.AsyncClient(transport=transport, base_url="http://a/v1/shop", headers=headers) as client:
