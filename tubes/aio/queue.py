@@ -496,7 +496,14 @@ class AsyncQueueAdmin:
         return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
 
     async def _workers_tube(self) -> AsyncTube:
-        reply = self._connection.open_hidden(WORKERS, "fifottl", 2 * HEARTBEAT_TTL)
+        return await self._hidden_tube(WORKERS, 2 * HEARTBEAT_TTL, kept=False)
+
+    async def _hidden_tube(self, name: str, idle: float, *, kept: bool) -> AsyncTube:
+        """Open a tube of the library. On a server it expires after `idle` seconds without use.
+
+        `kept`: it survives the process that has a folder open.
+        """
+        reply = self._connection.open_hidden(name, "fifottl", idle, kept)
         port = await reply if type(reply) is CoroutineType else reply
         tube: AsyncTube = port.tube
         return tube

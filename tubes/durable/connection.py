@@ -56,10 +56,10 @@ class Connection(MemoryConnection):
         return synced
 
     @override
-    def open_hidden(self, name: str, driver: str, idle: float) -> CallPort:
-        if self.store.read_only:  # Hidden tubes are not in the files.
+    def open_hidden(self, name: str, driver: str, idle: float, kept: bool) -> CallPort:
+        if self.store.read_only:
             raise StoreReadOnly(url=self.store.url)
-        return super().open_hidden(name, driver, idle)
+        return super().open_hidden(name, driver, idle, kept)
 
     @override
     def folder_usage(self) -> FolderUsage:

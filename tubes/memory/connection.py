@@ -123,15 +123,15 @@ class Connection(ConnectionBase):
 
     def open_replies(self, name: str) -> MemoryPort:
         """Return the port of a new hidden fifo."""
-        shared = self.store.create(name, "fifo", "raise", True, {})
-        shared.is_listed = False
-        return self._port(shared)
+        return self._port(self.store.create(name, "fifo", "raise", True, {}))
 
-    def open_hidden(self, name: str, driver: str, idle: float) -> MemoryPort:
-        """Return the port of a hidden tube of the library. Its data is JSON if the store encodes data."""
+    def open_hidden(self, name: str, driver: str, idle: float, kept: bool) -> MemoryPort:
+        """Return the port of a hidden tube of the library. Its data is JSON if the store encodes data.
+
+        `kept`: a store in a folder keeps it in its file.
+        """
         self.check()
-        shared = self.store.create(name, driver, "same", True, {})
-        shared.is_listed = False
+        shared = self.store.create(name, driver, "same", not kept, {})
         return self._port(shared).use_codec(JsonCodec())
 
     def find_replies(self, name: str) -> MemoryPort:

@@ -17,6 +17,7 @@ from tubes.backend.clock import fire_soon
 from tubes.backend.listeners import Listener, notify_listener
 from tubes.backend.waiters import PENDING, TUBE_EMPTY, TaskEnd
 from tubes.drivers.done import Done
+from tubes.drivers.driver import RESERVED
 from tubes.drivers.invariants import rebuild_indexes
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
@@ -71,8 +72,8 @@ class SharedTube:
         #: Ports with a listener, in the order in which the listeners were set.
         self.listeners: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
         self.events: Final[deque[tuple[Listener, TaskView, str]]] = deque()
-        #: True if `queue.tubes()` lists the tube.
-        self.is_listed = True
+        #: True if `queue.tubes()` lists the tube: it is not one of the library's own.
+        self.is_listed: Final = RESERVED.fullmatch(engine.name) is None
         #: True if a put without a lane was logged.
         self.has_warned = False
         #: Called at the end of each critical section, if not None. While there are waiters or listeners it serves them;

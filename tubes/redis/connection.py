@@ -164,7 +164,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         return (yield from self._open_hidden(name, "fifo", max(self.store.lease, _REPLIES_IDLE)))
 
     @flow_method
-    def open_hidden(self, name: str, driver: str, idle: float) -> Flow[TubePort]:
+    def open_hidden(self, name: str, driver: str, idle: float, kept: bool) -> Flow[TubePort]:
         """Return the port of a hidden tube with JSON data, which expires after `idle` seconds without use."""
         self.check()
         return (yield from self._open_hidden(name, driver, idle)).use_codec(JsonCodec())

@@ -518,7 +518,14 @@ class QueueAdmin:
         return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
 
     def _workers_tube(self) -> Tube:
-        port = self._connection.open_hidden(WORKERS, "fifottl", 2 * HEARTBEAT_TTL)
+        return self._hidden_tube(WORKERS, 2 * HEARTBEAT_TTL, kept=False)
+
+    def _hidden_tube(self, name: str, idle: float, *, kept: bool) -> Tube:
+        """Open a tube of the library. On a server it expires after `idle` seconds without use.
+
+        `kept`: it survives the process that has a folder open.
+        """
+        port = self._connection.open_hidden(name, "fifottl", idle, kept)
         tube: Tube = port.tube
         return tube
 

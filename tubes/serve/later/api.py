@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from tubes.drivers.moves import State
 from tubes.errors import Facts, InvalidOption, TaskNotFound
 from tubes.serve.access import REPLY_TO_ERROR
+from tubes.serve.audit import record, shorten
 from tubes.serve.bodies import from_json, json_reply, read_body
 from tubes.serve.later.callbacks import TUBE, Delivery, lower_names
 from tubes.serve.namespaces import NO_NAMESPACE, limit_time
@@ -101,6 +102,9 @@ class _Endpoint:
             await self._service.count(token, self._right)
             body = _object(await read_body(scope, receive, self._service.max_body(token)))
             response = await limit_time(self._service.namespaces.root, self._act(body, token))
+            if self._right == "manage":
+                facts = {"tube": TUBE, "arguments": shorten({"id": body.get("id")})}
+                await record(self._service, NO_NAMESPACE, token, "later.delete", **facts)
         await response(scope, receive, send)
 
 

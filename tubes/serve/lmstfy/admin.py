@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from tubes.errors import Facts, InvalidOption
 from tubes.serve.access import REPLY_TO_ERROR, is_from_browser, notes_of
+from tubes.serve.audit import record
 from tubes.serve.bodies import json_reply, parse_object, read_body
 from tubes.serve.lmstfy.calls import MAX_NAME, NAME, bad_request, error_reply, not_found
 from tubes.serve.lmstfy.metrics import POOL
@@ -51,6 +52,8 @@ class AdminCall:
         self.path: Final[dict[str, str]] = scope["path_params"]
         #: The token of the request, after `check`.
         self.caller: Token = ANONYMOUS
+        #: The arguments of a change, for the audit.
+        self.arguments: Facts = {"token": _id_in(self.path)} if "token" in self.path else {}
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         self.query: Final = dict(reversed(pairs))
         if self.query.get("pool", POOL) not in ("", POOL):
@@ -183,7 +186,8 @@ async def _create(call: AdminCall) -> Response:
             raise bad_request("pool not found")
         text = suffix
     grants = [Grant(_RIGHTS, namespace, tube) for tube in call.tubes]
-    _, created = call.tokens.create(grants, parameters["description"], text=text)
+    token, created = call.tokens.create(grants, parameters["description"], text=text)
+    call.arguments = {"token": token.id, "description": token.description}
     return json_reply({"token": created}, 201)
 
 
@@ -348,4 +352,7 @@ class _Endpoint:
         if right is not None:
             call.check(right)
         response = await handler(call)
+        if "namespace" in path and scope["method"] != "GET" and response.status_code < 400:
+            facts = {"arguments": call.arguments}
+            await record(self._service, call.namespace, call.caller, f"lmstfy.token{handler.__name__}", **facts)
         await response(scope, receive, send)

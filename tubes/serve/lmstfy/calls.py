@@ -17,6 +17,7 @@ from tubes.aio import AsyncTask, AsyncTube
 from tubes.drivers.options import MAX_COUNT
 from tubes.errors import TubeExists, TubeNotFound, TubesError
 from tubes.serve.access import CLIENT_CLOSED, REPLY_TO_ERROR, notes_of
+from tubes.serve.audit import record
 from tubes.serve.bodies import json_reply, read_body
 from tubes.serve.lmstfy.metrics import POOL, Metrics
 from tubes.serve.namespaces import Namespace, Value
@@ -76,6 +77,11 @@ class Call(BaseCall):
         super().__init__(service, token, space, scope, receive)
         self.metrics: Final = metrics
         self._query: Final = query
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """The arguments of a change, for the audit."""
+        return {name: self._query[name][:20] for name in ("limit", "ttl") if name in self._query}
 
     @property
     def queue(self) -> str:
@@ -211,6 +217,11 @@ class Endpoint:
         call = Call(self._service, self._metrics, token, space, query, scope, receive)
         status = self._counted_statuses.get(scope["method"])
         with self._service.admit(token), space.hold():
+            if right == "manage":
+                response = await handler(call)
+                facts = {"tube": queues, "arguments": call.arguments}
+                await record(self._service, space.name, token, f"lmstfy.{handler.__name__}", **facts)
+                return response
             if status is None or not token.rates:
                 return await handler(call)
             return await _handle_counted(call, right, handler, status)

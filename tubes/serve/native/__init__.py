@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from tubes import __version__
 from tubes.serve.bodies import to_json
-from tubes.serve.native import leases, sessions, streams, takes, tasks, tubes, version, workers
+from tubes.serve.native import audit, leases, sessions, streams, takes, tasks, tubes, version, workers
 from tubes.serve.native.openapi import description
 from tubes.serve.native.operations import Operation, routes_of
 from tubes.serve.service import Service
@@ -27,6 +27,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *streams.OPERATIONS,
     *version.OPERATIONS,
     *workers.OPERATIONS,
+    *audit.OPERATIONS,
 )
 
 

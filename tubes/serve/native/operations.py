@@ -16,7 +16,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from tubes.drivers.driver import check_namespace, check_tube_name
-from tubes.errors import Facts, InvalidOption
+from tubes.errors import Facts, InvalidOption, cut
+from tubes.serve.audit import record, shorten
 from tubes.serve.bodies import from_json, parse_object, read_body
 from tubes.serve.namespaces import NO_NAMESPACE, Namespace
 from tubes.serve.native import schemas
@@ -44,13 +45,15 @@ _CHECK_ID: Final = schemas.compile_schema(PATH["id"])
 class Call(BaseCall):
     """A request for one operation."""
 
-    __slots__ = ("operation",)
+    __slots__ = ("arguments", "operation")
 
     def __init__(
         self, service: Service, operation: Operation, token: Token, space: Namespace, scope: Scope, receive: Receive
     ) -> None:
         super().__init__(service, token, space, scope, receive)
         self.operation: Final = operation
+        #: The arguments of a change, for the audit.
+        self.arguments: Facts = {}
 
     @property
     def tube(self) -> str:
@@ -88,6 +91,8 @@ class Call(BaseCall):
                 raise InvalidOption(option=name, value=value, rule="must be given only once")
             parameters[name] = _parse_value(value, self.operation.query.get(name, schemas.TEXT))
         self.operation.check_query("query", parameters)
+        if self.operation.is_change:
+            self.arguments |= shorten(parameters)
         return parameters
 
     @property
@@ -106,7 +111,25 @@ class Call(BaseCall):
     async def body(self) -> Facts:
         members = parse_object(await self.raw())
         self.operation.check_body("body", members)
+        if self.operation.is_change:
+            has_data = "data" in self.operation.body["properties"]
+            self.arguments |= {"members": list(members)} if has_data else shorten(members)
         return members
+
+    async def record(self, count: int | None = None) -> None:
+        """Add the change that this request made to the audit. `count`: the number of changed tasks, if known."""
+        path = self.path
+        await record(
+            self.service,
+            self.space.name,
+            self.token,
+            self.operation.name,
+            tube=path.get("tube"),
+            task=self.task if "id" in path else None,
+            lane=cut(str, path["lane"]) if "lane" in path else None,
+            arguments=self.arguments,
+            count=count,
+        )
 
 
 @dataclass(frozen=True)
@@ -138,6 +161,11 @@ class Operation:
     @cached_property
     def check_query(self) -> Check:
         return schemas.compile_schema(schemas.request_schema(self.query, **self.rules))
+
+    @cached_property
+    def is_change(self) -> bool:
+        """True if it changes tubes, or tasks that the client does not hold: the audit records its requests."""
+        return "manage" in self.right.split("|")
 
     @property
     def name(self) -> str:
@@ -183,6 +211,8 @@ class _Endpoint:
             space.users += 1
             try:
                 response = await operation.handler(call)
+                if operation.right == "manage":
+                    await call.record()
                 await response(scope, receive, send)
             finally:
                 space.users -= 1

@@ -309,14 +309,18 @@ async def select(call: Call) -> Response:
     async def work(write: Write) -> None:
         selection = _Selection(chosen._port, chosen._filters)
         selection.ids = None if ids is None else list(dict.fromkeys(ids))
-        await _report(selection, action, arguments, write)
+        await _report(call, selection, action, arguments, write)
 
     return _Endless(call.service.polls, "application/x-ndjson", b"%b\n", work)
 
 
-async def _report(selection: _Selection, action: str, arguments: dict[str, object], write: Write) -> None:
-    """Count or change the tasks, and write a line after each part, or several if the client reads slowly."""
+async def _report(call: Call, selection: _Selection, action: str, arguments: dict[str, object], write: Write) -> None:
+    """Count or change the tasks, and write a line after each part, or several if the client reads slowly.
+
+    Then record the change, also if it is incomplete.
+    """
     done = written = 0
+    is_complete = False
     changed = asyncio.Event()
 
     def on_progress(count: int) -> bool:
@@ -341,12 +345,15 @@ async def _report(selection: _Selection, action: str, arguments: dict[str, objec
             if done > written or not running.done():
                 written = done
                 await write(b'{"done":%d}\n' % done)
-        await write(b'{"done":%d,"finished":true}\n' % await running)
+        done, is_complete = await running, True
+        await write(b'{"done":%d,"finished":true}\n' % done)
     finally:
         selection.is_stopped = True
         with suppress(TimeoutError):  # Let a move complete its part, unless the backend does not reply.
             async with asyncio.timeout(REPLY_TIMEOUT):
                 await asyncio.gather(running, return_exceptions=True)
+        if action != "count" and (done or is_complete):
+            await call.record(done)
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (stream, events, select)

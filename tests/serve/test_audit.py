@@ -1,0 +1,192 @@
+"""The audit: the changes made through a service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import tubes
+from tubes.serve import Grant, Tokens, audit, create_app
+from tubes.serve.later import Callbacks
+from tubes.testing import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Tokens:
+    return Tokens(tmp_path / "tokens.json")
+
+
+@pytest.fixture(params=["memory", "folder", "server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store."""
+    if request.param == "server":
+        return str(request.getfixturevalue("url"))
+    return "memory://" if request.param == "memory" else f"file:{tmp_path / 'store'}"
+
+
+class Client(httpx.AsyncClient):
+    """A client of the namespace `shop` of a service in this process."""
+
+    async def changes(self, **query: Any) -> list[dict[str, Any]]:
+        reply = await self.get("/v1/shop/audit", params=query)
+        assert reply.status_code == 200, reply.text
+        found: list[dict[str, Any]] = reply.json()["changes"]
+        return found
+
+    async def change(self, method: str, path: str, **body: Any) -> httpx.Response:
+        reply = await self.request(method, f"/v1/shop/tubes/{path}", json=body)
+        assert reply.status_code < 300, reply.text
+        return reply
+
+
+@asynccontextmanager
+async def service(
+    place: str = "memory://", tokens: Tokens | None = None, grant: str = "put,take,look,manage", **options: Any
+) -> AsyncGenerator[Client]:
+    """Run a service, whose client has a token with this grant."""
+    headers: dict[str, str] = {}
+    if tokens is not None:
+        _, text = tokens.create([Grant.read(grant)], "ann's laptop")
+        headers = {"authorization": f"Bearer {text}", "x-token": text}
+    app = create_app(
+        tubes.aio.connect(place, codec="json", **options), tokens=tokens, callbacks=Callbacks(("https://",))
+    )
+    async with (
+        app.service.run(),
+        Client(transport=httpx.ASGITransport(app), base_url="http://a", headers=headers) as http,
+    ):
+        yield http
+
+
+def summary(changes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [(one["action"], one["tube"], one["task"], one["lane"], one["arguments"], one["count"]) for one in changes]
+
+
+async def test_each_change_is_recorded_without_data_and_shown_newest_first(place: str, tokens: Tokens) -> None:
+    async with service(place, tokens) as http:
+        await http.change("PUT", "mail", driver="utubettl")
+        for data in ("secret one", "secret two", "secret three"):
+            await http.change("POST", "mail/tasks", data=data, utube="a")
+        await http.change("PATCH", "mail/tasks/0", data="secret new", pri=3)
+        await http.change("POST", "mail/lanes/a/block", seconds=9, reason="429")
+        await http.change("POST", "mail/select", action="count", contains="secret")
+        await http.change("POST", "mail/select", action="bury", contains="secret t", **{"with": {"reason": "x" * 900}})
+        await http.change("DELETE", "mail/tasks/0?state=ready")
+        assert (await http.delete("/v1/shop/tubes/mail/tasks/77")).status_code == 404
+        assert (await http.post("/v1/shop/tubes/mail/tasks/1/kick", json={"nix": 1})).status_code == 400
+        await http.change("DELETE", "mail?force=1")
+        changes = await http.changes()
+        long = '{"reason": "' + "x" * 488 + "..."
+        bury = {"contains": "...", "action": "bury", "with": long}
+        assert summary(changes) == [
+            ("drop_tube", "mail", None, None, {"force": "1"}, None),
+            ("delete_task", "mail", 0, None, {"state": "ready"}, None),
+            ("select", "mail", None, None, bury, 2),
+            ("block_lane", "mail", None, "a", {"seconds": 9, "reason": "429"}, None),
+            ("update_task", "mail", 0, None, {"members": ["data", "pri"]}, None),
+            ("put_tube", "mail", None, None, {"driver": "utubettl"}, None),
+        ]
+        assert "secret" not in json.dumps(changes)
+        token = tokens.all()[0]
+        assert {(one["token"], one["description"]) for one in changes} == {(token.id, "ann's laptop")}
+        assert [one["id"] for one in changes] == [5, 4, 3, 2, 1, 0]
+        assert await http.changes(limit=2) == changes[:2]
+        assert await http.changes(limit=2, before=4) == changes[2:4]
+        assert await http.changes(before=0) == []
+        # The audit is not a tube for clients.
+        assert (await http.get("/v1/shop/tubes")).json()["tubes"] == {}
+        assert (await http.get("/v1/shop/tubes/tubes.audit")).status_code == 400
+
+
+async def test_audit_survives_a_restart(place: str, tokens: Tokens) -> None:
+    if place == "memory://":
+        pytest.skip("memory is that of one process")
+    for count in (1, 2):
+        async with service(place, tokens) as http:
+            await http.change("PUT", "mail")
+            assert len(await http.changes()) == count
+    with tubes.connect(place, codec="json") as queue:
+        assert queue.admin.namespaces() == ["shop"]
+        assert queue.namespace("shop").tubes() == ["mail"]
+
+
+async def test_only_changes_of_visible_tubes_are_shown(tokens: Tokens) -> None:
+    async with service(tokens=tokens) as http:
+        for name in ("mail", "other"):
+            await http.change("PUT", name)
+        _, text = tokens.create([Grant.read("look shop mail*")])
+        http.headers["authorization"] = f"Bearer {text}"
+        assert [one["tube"] for one in await http.changes()] == ["mail"]
+        assert (await http.get("/v1/_/audit")).status_code == 403
+
+
+async def test_old_changes_are_removed(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> None:
+    monkeypatch.setattr(audit, "MAX_CHANGES", 3)
+    async with service(clock=clock) as http:
+        for _ in range(5):
+            await http.change("PUT", "mail")
+        assert [(one["id"], one["token"]) for one in await http.changes()] == [(4, None), (3, None), (2, None)]
+        clock.advance(audit.KEPT - 1)
+        assert len(await http.changes()) == 3
+        clock.advance(1)
+        assert await http.changes() == []
+
+
+async def test_audit_neither_fails_a_request_nor_concerns_puts_and_takes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*arguments: object) -> None:
+        raise OSError("no audit today")
+
+    monkeypatch.setattr(audit, "_put", fail)
+    async with service() as http:
+        await http.change("PUT", "mail")
+        assert caplog.text.count("no audit today") == 1
+        await http.change("POST", "mail/tasks", data=1)
+        (task,) = (await http.change("POST", "mail/take")).json()["tasks"]
+        assert (await http.delete(f"/v1/shop/leases/{task['lease']}")).status_code == 204
+        assert caplog.text.count("no audit today") == 1
+
+
+async def test_changes_by_other_apis_are_recorded(tokens: Tokens) -> None:
+    async with service(tokens=tokens) as http:
+        assert (await http.put("/api/shop/mail?token=x", content=b"1")).status_code == 201
+        assert (await http.put("/api/shop/mail/deadletter", params={"limit": 5, "token": "x"})).status_code == 200
+        assert (await http.delete("/api/shop/mail/deadletter")).status_code == 204
+        assert (await http.delete("/api/shop/mail")).status_code == 204
+        assert summary(await http.changes()) == [
+            ("lmstfy.destroy", "mail", None, None, {}, None),
+            ("lmstfy.delete", "mail", None, None, {}, None),
+            ("lmstfy.respawn", "mail", None, None, {"limit": "5"}, None),
+        ]
+        id = (await http.post("/create", json={"callback": "https://a.example/"})).json()["id"]
+        assert (await http.post("/delete", json={"id": id})).status_code == 200
+        (change,) = (await http.get("/v1/_/audit")).json()["changes"]
+        assert summary([change]) == [("later.delete", "later", None, None, {"id": id}, None)]
+
+
+async def test_changes_of_tokens_are_shown_to_administrators(tokens: Tokens) -> None:
+    async with service(tokens=tokens, grant="look,admin shop") as http:
+        app: Any = http._transport
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app.app.admin), base_url="http://b", headers=http.headers
+        ) as admin:
+            assert (await admin.post("/token/shop?description=bob")).status_code == 201
+            (bob,) = [token for token in tokens.all() if token.description == "bob"]
+            assert (await admin.get("/token/shop")).status_code == 200
+            assert (await admin.delete(f"/token/shop/{bob.id}")).status_code == 204
+        assert summary(await http.changes()) == [
+            ("lmstfy.token_revoke", None, None, None, {"token": bob.id}, None),
+            ("lmstfy.token_create", None, None, None, {"token": bob.id, "description": "bob"}, None),
+        ]
+        _, text = tokens.create([Grant.read("look shop")])
+        http.headers["authorization"] = f"Bearer {text}"
+        assert await http.changes() == []

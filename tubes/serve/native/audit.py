@@ -1,0 +1,56 @@
+"""List the changes that were made through the service."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from tubes.errors import Facts
+from tubes.serve import audit
+from tubes.serve.bodies import json_reply
+from tubes.serve.native import schemas
+from tubes.serve.native.operations import Call, Operation, operation
+
+_TEXT: Final = schemas.nullable(schemas.TEXT)
+_CHANGE: Final = schemas.object_schema(
+    {
+        "id": schemas.INTEGER,
+        "at": schemas.MOMENT,
+        "token": {**_TEXT, "description": "The id of the token; null: the service has no tokens."},
+        "description": schemas.TEXT,
+        "action": schemas.TEXT,
+        "tube": _TEXT,
+        "task": schemas.nullable(schemas.INTEGER),
+        "lane": _TEXT,
+        "arguments": schemas.map_schema(schemas.ANY),
+        "count": {**schemas.nullable(schemas.INTEGER), "description": "The changed tasks of a selection."},
+    }
+)
+
+
+@operation(
+    "GET",
+    "/audit",
+    "look",
+    query={"limit": schemas.BATCH, "before": schemas.INTEGER},
+    replies={200: schemas.object_schema({"changes": schemas.list_schema(_CHANGE)})},
+)
+async def list_changes(call: Call) -> Response:
+    """List up to `limit` (100) changes that were made through the service, newest first, before the id `before`.
+
+    `action` is the name of the operation; `arguments` are the members of its body and query, without data of tasks.
+    Contains the changes of tubes that the token may see, and, with the right `admin`, those of tokens.
+    """
+    query = call.query()
+
+    def is_visible(change: Facts) -> bool:
+        if change["tube"] is None:
+            return call.token.may_somewhere("admin", call.space.name)
+        return call.token.may("look", call.space.name, change["tube"])
+
+    changes = await audit.read(call.space, is_visible, query.get("limit", 100), query.get("before"))
+    return json_reply({"changes": changes})
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (list_changes,)
