@@ -268,6 +268,7 @@ class _Selection(AsyncSelection[bytes]):
             ),
         },
         "action",
+        allOf=[{"not": {"required": ["ids", name]}} for name in (*shapes.FILTERS, "limit")],
     ),
     replies={200: schemas.object_schema({"done": schemas.INTEGER, "finished": schemas.FLAG}, "finished")},
     media_type="application/x-ndjson",
@@ -283,8 +284,6 @@ async def select(call: Call) -> Response:
     """
     body: Any = await call.body()
     action, arguments, ids = body.pop("action"), body.pop("with", {}), body.pop("ids", None)
-    if ids is not None and body:
-        raise InvalidOption(option="ids", value=ids, rule="must be left out with filters")
     await call.use("look" if action == "count" else "manage")
     if "contains" in body:
         call.check("look", call.tube)
