@@ -135,9 +135,9 @@ async def test_old_changes_are_removed(monkeypatch: pytest.MonkeyPatch, clock: M
             await http.change("PUT", "mail")
         assert [(one["id"], one["token"]) for one in await http.changes()] == [(4, None), (3, None), (2, None)]
         clock.advance(audit.KEPT - 1)
-        assert len(await http.changes()) == 3
+        assert len(await http.changes(limit=9)) == 3
         clock.advance(1)
-        assert await http.changes() == []
+        assert await http.changes(limit=8) == []
 
 
 async def test_audit_neither_fails_a_request_nor_concerns_puts_and_takes(

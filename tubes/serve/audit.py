@@ -51,6 +51,7 @@ async def record(service: Service, namespace: str, token: Token, action: str, **
     try:
         space = await service.namespaces.get(namespace)
         await limit_time(space.queue, _put(space, {**known, **missing, "arguments": {}, **facts}))
+        service.recent.forget(space.name)
     except Exception as error:
         _log.warning("the audit of namespace %s lacks a change, %s: %s", namespace, action, error)
 
