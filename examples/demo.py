@@ -6,13 +6,17 @@
 Many workers crawl several local web servers (`pydoc_hosts.py`) while a live table (`board.py`) shows the progress.
 Then `proof.py` compares the promises of the tube with the records of the servers. A control run without lanes shows
 that the servers would notice violations. In memory the workers share this process; on a server they run in separate
-processes (`fleet.py`). Exit codes: 0 if every promise was kept, 1 if not, 2 for bad arguments, 130 after Ctrl-C.
+processes (`fleet.py`). `--dashboard` shows the tubes in a browser meanwhile.
+
+Exit codes: 0 if every promise was kept, 1 if not, 2 for bad arguments, 130 after Ctrl-C.
 """
 
 import argparse
 import asyncio
 import sys
 import time
+import webbrowser
+from contextlib import AsyncExitStack
 from itertools import groupby
 
 import fleet
@@ -39,44 +43,43 @@ class Trial:
         self.buried: list[tubes.AsyncTask] = []
         self.summary = ""
 
-    async def run(self, url: str, console: Console) -> None:
-        """Crawl with tubes of this URL; keep the records if it is interrupted."""
+    async def run(self, queue: tubes.AsyncQueue, url: str, console: Console, stack: AsyncExitStack) -> None:
+        """Crawl with tubes of this queue, which the stack drops; keep the records if it is interrupted."""
         options = self.options
         with running(options.hosts, options.seed) as urls:
-            async with tubes.aio.connect(url) as queue:
-                crawler = await Crawler.create(
-                    queue,
-                    self.driver,
-                    limit=self.limit,
-                    interval=options.interval,
-                    attempts=ATTEMPTS,
-                    backoff=BACKOFF,
+            crawler = await Crawler.create(
+                queue,
+                self.driver,
+                limit=self.limit,
+                interval=options.interval,
+                attempts=ATTEMPTS,
+                backoff=BACKOFF,
+            )
+            stack.push_async_callback(crawler.drop)
+            starts = [URL(url) for url in urls]
+            board = Board(self.title(url), map(host_of, starts), self.limit)
+            await crawler.pages.on_task_change(board.update)
+            showing = asyncio.create_task(board.show(console, crawler.pages))
+            began = time.monotonic()
+            try:
+                if fleet.is_for_one(url):
+                    await crawler.run(starts, options.workers)
+                else:
+                    each = -(-options.workers // options.processes)
+                    async with fleet.running(options.processes, url, crawler, each):
+                        await crawler.run(starts, workers=0)
+            finally:
+                seconds = time.monotonic() - began
+                showing.cancel()
+                await asyncio.wait([showing])
+                self.buried = [task async for task in crawler.pages.select("buried", limit=self.limit)]
+                self.records = await proof.read_records(urls)
+                pages, redirects = proof.fetched(self.records)
+                self.summary = (
+                    f"{self.name}: {pages} pages + {redirects} redirects + {len(self.buried)} buried = "
+                    f"{pages + redirects + len(self.buried)} URLs in {seconds:.1f} s, "
+                    f"{(pages + redirects) / seconds:.0f} per s"
                 )
-                starts = [URL(url) for url in urls]
-                board = Board(self.title(url), map(host_of, starts), self.limit)
-                await crawler.pages.on_task_change(board.update)
-                showing = asyncio.create_task(board.show(console, crawler.pages))
-                began = time.monotonic()
-                try:
-                    if fleet.is_for_one(url):
-                        await crawler.run(starts, options.workers)
-                    else:
-                        each = -(-options.workers // options.processes)
-                        async with fleet.running(options.processes, url, crawler, each):
-                            await crawler.run(starts, workers=0)
-                finally:
-                    seconds = time.monotonic() - began
-                    showing.cancel()
-                    await asyncio.wait([showing])
-                    self.buried = [task async for task in crawler.pages.select("buried", limit=self.limit)]
-                    self.records = await proof.read_records(urls)
-                    pages, redirects = proof.fetched(self.records)
-                    self.summary = (
-                        f"{self.name}: {pages} pages + {redirects} redirects + {len(self.buried)} buried = "
-                        f"{pages + redirects + len(self.buried)} URLs in {seconds:.1f} s, "
-                        f"{(pages + redirects) / seconds:.0f} per s"
-                    )
-                    await crawler.drop()
 
     def title(self, url: str) -> str:
         """Return the title of the table."""
@@ -133,13 +136,39 @@ async def demo(options: argparse.Namespace) -> int:
         "without lanes. The default numbers take about a minute.",
         soft_wrap=True,
     )
-    try:
-        with fleet.serving(options.tube_url) as url:
-            await trial.run(url, console)
-            await control.run(url, console)
-    finally:
-        kept = conclude(console, trial, control)
+    with fleet.serving(options.tube_url) as url:
+        async with tubes.aio.connect(url) as queue, AsyncExitStack() as stack:
+            if options.dashboard:
+                await show_dashboard(queue, console, stack)
+            try:
+                await trial.run(queue, url, console, stack)
+                await control.run(queue, url, console, stack)
+            finally:
+                kept = conclude(console, trial, control)
+            if options.dashboard and sys.stdin.isatty():
+                console.print("The dashboard shows both crawls until you press Enter.")
+                await pressed_enter()
     return 0 if kept else 1
+
+
+async def show_dashboard(queue: tubes.AsyncQueue, console: Console, stack: AsyncExitStack) -> None:
+    """Serve the dashboard of the queue until the stack is closed, and open it in a browser if there is one."""
+    from tubes.serve.server import serve_dashboard
+
+    url = await stack.enter_async_context(serve_dashboard(queue))
+    console.print(f"The dashboard is at {url}", soft_wrap=True)
+    await asyncio.to_thread(webbrowser.open, url)
+
+
+async def pressed_enter() -> None:
+    """Wait for a line on the standard input."""
+    loop, pressed = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin, pressed.set)
+    try:
+        await pressed.wait()
+        sys.stdin.readline()
+    finally:
+        loop.remove_reader(sys.stdin)
 
 
 def main() -> int:
@@ -162,6 +191,7 @@ def main() -> int:
     about = "memory, or a temporary folder (file) or server (redis, valkey), or a URL (%(default)s)"
     argument("--tube-url", default="memory", metavar="URL", help=about)
     argument("--seed", type=int, default=0, metavar="N", help="selects the pages that fail (%(default)s)")
+    argument("--dashboard", action="store_true", help="show the dashboard of the tubes in a browser")
     options = parser.parse_args()
     try:
         return asyncio.run(demo(options))

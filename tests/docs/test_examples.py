@@ -414,6 +414,24 @@ def test_ctrl_c_ends_the_demo_and_its_processes_cleanly(lines: int) -> None:
     assert "Logs of the servers" in out
 
 
+@pytest.mark.full
+def test_demo_shows_the_running_crawl_in_the_dashboard(tmp_path: Path) -> None:
+    """The browser of this test asks the API for the tubes, and its output is that of the demo."""
+    browser = tmp_path / "browser.py"
+    browser.write_text(
+        "import sys, urllib.request as r\nurl, _, token = sys.argv[1].partition('ui/#token=')\n"
+        "q = r.Request(url + 'v1', headers={'Authorization': 'Bearer ' + token})\nprint(r.urlopen(q).read().decode())\n"
+    )
+    command = example("demo.py", "--hosts", "1", "--pages", "20", "--interval", "0.05", "--seed", "290", "--dashboard")
+    environment = {**os.environ, "BROWSER": f"{sys.executable} {browser} %s"}
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environment, stdin=subprocess.DEVNULL
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert re.search(r"The dashboard is at http://127\.0\.0\.1:\d+/ui/#token=\S+\n", ended.stdout)
+    assert '"namespaces":["_"]' in ended.stdout
+
+
 # With one host and this seed, the first pages include a hopeless one and one with Retry-After.
 @pytest.mark.full
 @pytest.mark.parametrize("where", [(), ("--tube-url", "redis", "--processes", "2", "--workers", "8")])
