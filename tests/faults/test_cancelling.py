@@ -16,7 +16,7 @@ import pytest
 
 import tubes
 from tubes import TaskCancelled, TaskNotFound, TaskNotTaken
-from tubes.conformance.bench import eventually
+from tubes.conformance.bench import PATIENCE, eventually
 from tubes.worker import Worker
 
 if TYPE_CHECKING:
@@ -147,7 +147,10 @@ class Race:
         self._losses: dict[int, list[Any]] = defaultdict(list)
         self.tube.on_task_change(lambda task, event: self._events[task.id].append((event, str(task.state))))
         port = getattr(self.tube, "inner", self.tube)._port
-        port.on_loss(lambda loss: None if loss is None else self._losses[loss.id].append(loss))
+        subscribed = threading.Event()
+        port.on_loss(lambda loss: subscribed.set() if loss is None else self._losses[loss.id].append(loss))
+        if port.connection.is_remote:  # What happens before that is not told: the holder looks at its tasks itself.
+            assert subscribed.wait(PATIENCE)
         #: The numbers of the takes of the holder, by id.
         self._held: dict[int, int] = {}
         self.leases: dict[int, str | int] = {}
