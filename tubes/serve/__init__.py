@@ -8,6 +8,7 @@ The service is a layer over `tubes.aio` and stores no tasks itself. Modules here
 - `namespaces.py` opens the queue and the tubes of each namespace; `polls.py` runs requests that wait for a task.
 - `sessions.py` keeps the sessions of clients; `events.py` sends changes of tasks to subscribed clients.
 - `tokens.py` defines tokens and their grants, and signs leases; `rates.py` their rate limits.
+- `history.py` samples the counts of tubes, for charts.
 - `recent.py` keeps results of reads that cost much for a moment.
 - `audit.py` records who changed what, in a hidden tube of each namespace: `record`.
 - `problems.py` converts errors to replies; `bodies.py` reads bodies; `access.py` is the outermost layer, with request

@@ -91,6 +91,7 @@ def create_app(
     callbacks: Callbacks | None = None,
     pushes: Pushes | None = None,
     ui: bool = True,
+    history: bool = False,
 ) -> App:
     """Create the service of a queue. `tubes serve` runs it; it can also be mounted in your own application.
 
@@ -102,12 +103,13 @@ def create_app(
     `callbacks`: callbacks that the later API may call, a `tubes.serve.later.Callbacks`. None: no later API.
     `pushes`: tubes whose tasks are posted to URLs, a `tubes.serve.pushes.Pushes`. None: no tasks are posted.
     `ui`: serve the dashboard at `/ui/`.
+    `history`: sample the counts of all tubes always, and not only while a client reads their history.
 
     >>> import tubes.aio
     >>> queue = tubes.aio.connect("memory://", codec="json")
     >>> app = create_app(queue)
     """
-    return App(Service(queue, tokens, limits or Limits()), access_log, callbacks, pushes, ui=ui)
+    return App(Service(queue, tokens, limits or Limits(), history=history), access_log, callbacks, pushes, ui=ui)
 
 
 def _make_switchable(service: Service, write: Callable[[str], object]) -> Callable[[str], object]:

@@ -28,6 +28,8 @@ REPLY_TIMEOUT: Final = 3.0
 #: The tube that a ping looks up.
 _PING_TUBE: Final = "tubes:ping"
 _RAW: Final = RawCodec()
+#: Tubes in memory that are read at a time, before other requests run.
+_PART: Final = 50
 #: Maximum tubes that a namespace keeps open.
 _MAX_TUBES: Final = 10_000
 
@@ -79,6 +81,17 @@ class Namespace:
         """Return the tubes whose names match. With exact names the cost depends only on the number of results."""
         result = self.queue._connection.overview(ages, patterns)
         return result if isinstance(result, dict) else await result
+
+    async def overview_of_all(self, *, ages: bool) -> dict[str, Overview]:
+        """Return all tubes. In memory they are read in parts, and other requests run in between."""
+        if not self._is_local:
+            return await self.overview(("*",), ages=ages)
+        found: dict[str, Overview] = {}
+        names = await self.queue.tubes()
+        for start in range(0, len(names), _PART):
+            found |= await self.overview(names[start : start + _PART], ages=ages)
+            await asyncio.sleep(0)
+        return found
 
     @property
     def has_tubes(self) -> bool:
@@ -212,6 +225,18 @@ class Namespaces:
             if tubes:
                 found[name] = tubes
         return found
+
+    async def overview_of(self, name: str, *, ages: bool = False) -> dict[str, Overview]:
+        """Return all tubes of a namespace, without keeping it open."""
+        space = self._open.get(name)
+        if space is not None:
+            with space.hold():
+                return await space.overview_of_all(ages=ages)
+        queue = await self.root.namespace("" if name == NO_NAMESPACE else name)
+        try:
+            return await Namespace(name, queue).overview_of_all(ages=ages)
+        finally:
+            await queue.close()
 
     async def ping(self) -> None:
         """Look up a tube, in O(1). Raise the error of the backend, if any."""

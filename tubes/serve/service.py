@@ -19,6 +19,7 @@ from tubes.errors import Facts, InvalidOption
 from tubes.serve.access import notes_of
 from tubes.serve.bodies import encode_reply
 from tubes.serve.events import EndedLeases
+from tubes.serve.history import Samplers
 from tubes.serve.namespaces import Namespace, Namespaces, limit_time
 from tubes.serve.polls import Polls
 from tubes.serve.rates import Rates
@@ -72,7 +73,13 @@ class Service:
     """A queue with its tokens, namespaces, sessions and waiting requests. `rights`: what clients may do at most."""
 
     def __init__(
-        self, queue: AsyncQueue, tokens: Tokens | None, limits: Limits, rights: frozenset[str] = ALL_RIGHTS
+        self,
+        queue: AsyncQueue,
+        tokens: Tokens | None,
+        limits: Limits,
+        rights: frozenset[str] = ALL_RIGHTS,
+        *,
+        history: bool = False,
     ) -> None:
         #: True in memory without a codec: data are objects, which are shown but not put, taken or changed.
         self.has_objects: Final = queue._connection.codec is None
@@ -93,6 +100,8 @@ class Service:
         self.recent: Final = Recent()
         #: The open connections of clients; None if another server runs the application.
         self.connections: Collection[object] | None = None
+        self.samplers: Final = Samplers(self.namespaces, self.recent)
+        self._samples_all: Final = history
         self.started: Final = time.time()
         #: True if the access log is written, False if it is switched off; None without an access log.
         self.logs_requests: bool | None = None
@@ -110,7 +119,10 @@ class Service:
     @asynccontextmanager
     async def run(self) -> AsyncGenerator[None]:
         """Run the background work of the service; at the end, close its sessions and namespaces."""
-        tasks = [asyncio.create_task(work) for work in (self.namespaces.open_used(), self._watch_tokens())]
+        works = [self.namespaces.open_used(), self._watch_tokens()]
+        if self._samples_all:
+            works.append(self.samplers.run())
+        tasks = [asyncio.create_task(work) for work in works]
         try:
             async with AsyncExitStack() as stack:
                 for start in self.background:
@@ -121,6 +133,7 @@ class Service:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            await self.samplers.close()
             await self.sessions.close()
             await self.namespaces.close()
 

@@ -180,8 +180,12 @@ OVERVIEW: Final[Schema] = object_schema(
         "paused_until": nullable(MOMENT),
         "sessions": INTEGER,
         "oldest_ready_age": nullable(MOMENT),
+        "lanes": INTEGER,
+        "throttled_lanes": INTEGER,
+        "rights": list_schema(one_of("put", "take", "look", "manage")),
+        "history": object_schema(dict.fromkeys(("put", "done", "failed", "ready"), list_schema(MOMENT))),
     },
-    *("options", "sessions", "oldest_ready_age"),
+    *("options", "sessions", "oldest_ready_age", "history"),
 )
 
 
@@ -297,8 +301,17 @@ def overview_json(overview: Overview) -> dict[str, object]:
         "driver": overview.driver,
         "options": None if overview.options is None else options_json(overview.options),
         **statistics_json(overview.statistics),
+        **place_json(overview),
+    }
+
+
+def place_json(overview: Overview) -> dict[str, object]:
+    """Return the facts of a tube that its statistics do not have."""
+    return {
         "sessions": overview.sessions,
         "oldest_ready_age": overview.oldest_ready_age,
+        "lanes": overview.lanes,
+        "throttled_lanes": overview.throttled_lanes,
     }
 
 

@@ -215,6 +215,26 @@ async def events(call: Call) -> Response:
     return _Endless(call.service.polls, "text/event-stream", b"event: problem\ndata: %b\n\n", work)
 
 
+@operation("GET", "/samples", "look", replies={200: schemas.TEXT}, media_type="text/event-stream")
+async def samples(call: Call) -> Response:
+    """Send an event `sample` with its time after each sample of the counts of the tubes, about every 5 seconds.
+
+    If there is a sample already, the first event has its time. Then read the list of tubes, or the history of a tube.
+    """
+
+    async def work(write: Write) -> None:
+        with call.service.samplers.watch(call.space.name) as moments:
+            await write(b": listening\n\n")
+            while True:
+                line = ": quiet\n\n"
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_KEEPALIVE):
+                        line = f'event: sample\ndata: {{"at":{await moments.get()!r}}}\n\n'
+                await write(line.encode())
+
+    return _Endless(call.service.polls, "text/event-stream", b"event: problem\ndata: %b\n\n", work)
+
+
 def _event(change: Change) -> bytes:
     if change is None:
         return b"event: lost\ndata: {}\n\n"
@@ -355,4 +375,4 @@ async def _report(call: Call, selection: _Selection, action: str, arguments: dic
             await call.record(done)
 
 
-OPERATIONS: Final[tuple[Operation, ...]] = (stream, events, select)
+OPERATIONS: Final[tuple[Operation, ...]] = (stream, events, samples, select)

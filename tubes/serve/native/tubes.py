@@ -10,17 +10,19 @@ from typing import Any, Final, cast
 from starlette.responses import Response
 
 from tubes.aio import AsyncTube
-from tubes.errors import TubeExists
+from tubes.errors import TubeExists, TubeNotFound
 from tubes.serve.bodies import json_reply
+from tubes.serve.history import COUNTS, RATES, SAMPLES
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.native.schemas import Fields, Schema
 from tubes.values.lane import LaneInfo
 from tubes.values.options import options_json
+from tubes.values.overview import Overview, exact_names, match_names
 from tubes.values.reasons import kind_of
 
 _TUBE: Final = schemas.object_schema(
-    {"name": schemas.TEXT, **shapes.OVERVIEW["properties"]}, "sessions", "oldest_ready_age"
+    {"name": schemas.TEXT, **shapes.OVERVIEW["properties"]}, *("oldest_ready_age", "history")
 )
 _LANE: Final = schemas.object_schema(
     {
@@ -60,28 +62,143 @@ _SAMPLED, _SAMPLED_BYTES = 1000, 2**23
 _SAMPLE: Final[Schema] = schemas.object_schema({"first": schemas.MOMENT, "last": schemas.MOMENT, "id": schemas.INTEGER})
 
 
+#: The sort keys of a list. The largest come first, then the first by name.
+_SORTS: Final[dict[str, Callable[[Overview], float]]] = {
+    "ready": lambda tube: tube.statistics.tasks["ready"],
+    "taken": lambda tube: tube.statistics.tasks["taken"],
+    "delayed": lambda tube: tube.statistics.tasks["delayed"],
+    "buried": lambda tube: tube.statistics.tasks["buried"],
+    "waiting": lambda tube: tube.statistics.waiting,
+    "oldest": lambda tube: -1.0 if tube.oldest_ready_age is None else tube.oldest_ready_age,
+}
+_RIGHTS: Final = ("put", "take", "look", "manage")
+
+
 @operation(
     "GET",
     "/tubes",
     "look",
-    query={"ages": schemas.SWITCH},
-    replies={200: schemas.object_schema({"tubes": schemas.map_schema(shapes.OVERVIEW)})},
+    query={
+        "ages": schemas.SWITCH,
+        "contains": schemas.NONEMPTY,
+        "sort": schemas.one_of("name", *_SORTS),
+        "limit": schemas.BATCH,
+        "offset": schemas.INTEGER,
+        "history": schemas.integer(0, SAMPLES),
+    },
+    replies={
+        200: schemas.object_schema(
+            {
+                "tubes": schemas.map_schema(shapes.OVERVIEW),
+                "total": schemas.INTEGER,
+                "tasks": schemas.map_schema(schemas.INTEGER),
+                "interval": schemas.SECONDS,
+            },
+            *("total", "tasks", "interval"),
+        )
+    },
 )
 async def list_tubes(call: Call) -> Response:
-    """List the tubes that the token may see, with their counts."""
+    """List the tubes that the token may see, with their counts.
+
+    The other parameters select a part of the list: the tubes whose names contain a text in any case, sorted by name or
+    by a number, the largest first; `total` and `tasks` count all of them. Such a list is read again only after a second
+    or more. `history`: up to this number of samples of each tube, oldest first, `interval` seconds apart: `put`, `done`
+    and `failed` per second, and `ready`.
+    """
+    query = call.query()
+    ages = query.pop("ages", None) in _TRUE
     patterns = call.token.patterns("look", call.space.name)
-    overviews = await call.space.overview(patterns, ages=call.query().get("ages") in _TRUE)
-    return json_reply({"tubes": {name: shapes.overview_json(overview) for name, overview in overviews.items()}})
+    if not query:
+        found = await call.space.overview(patterns, ages=ages)
+        return json_reply({"tubes": {name: _overview_json(call, name, overview) for name, overview in found.items()}})
+    sort, offset = query.get("sort", "name"), query.get("offset", 0)
+    tubes = await _recent_tubes(call, patterns, ages=sort == "oldest")
+    text = query.get("contains", "").casefold()
+    names = sorted(name for name in tubes if text in name.casefold()) if text else sorted(tubes)
+    totals: dict[str, int] = dict.fromkeys((*COUNTS, "done", "total"), 0)
+    for name in names:
+        for state, count in tubes[name].statistics.tasks.items():
+            totals[state] += count
+    if sort in _SORTS:
+        names.sort(key=lambda name: _SORTS[sort](tubes[name]), reverse=True)
+    part = names[offset : offset + query.get("limit", len(names))]
+    if ages and sort != "oldest" and part:
+        tubes = tubes | await _recent_overview(call, part, ages=True)
+    replies = {name: _overview_json(call, name, tubes[name]) for name in part}
+    reply: dict[str, object] = {"tubes": replies, "total": len(names), "tasks": totals}
+    if query.get("history"):
+        history = call.service.samplers.want(call.space.name)
+        reply["interval"] = history.interval
+        for name, members in replies.items():
+            samples = history.read(name, query["history"], (*RATES, "ready"))
+            del samples["at"]
+            members["history"] = samples
+    return json_reply(reply)
 
 
-@operation("GET", "/tubes/{tube}", "look", replies={200: _TUBE})
+async def _recent_tubes(call: Call, patterns: list[str], *, ages: bool) -> dict[str, Overview]:
+    """Return a recent overview of the tubes whose names match."""
+    names = exact_names(patterns)
+    if names:
+        return await _recent_overview(call, names, ages=ages)
+    tubes = await call.service.samplers.overview(call.space.name, ages=ages)
+    return tubes if "*" in patterns else {name: tubes[name] for name in match_names(tubes, patterns)}
+
+
+async def _recent_overview(call: Call, names: list[str], *, ages: bool) -> dict[str, Overview]:
+    async def read() -> dict[str, Overview]:
+        return await call.space.overview(names, ages=ages)
+
+    return await call.service.recent.get(call.space.name, ("overview", ages, *names), read)
+
+
+def _overview_json(call: Call, name: str, overview: Overview) -> dict[str, object]:
+    return {**shapes.overview_json(overview), "rights": _rights(call, name)}
+
+
+def _rights(call: Call, name: str) -> list[str]:
+    """Return the rights of the token on a tube."""
+    return [right for right in _RIGHTS if call.token.may(right, call.space.name, name)]
+
+
+@operation("GET", "/tubes/{tube}", "look", query={"ages": schemas.SWITCH}, replies={200: _TUBE})
 async def get_tube(call: Call) -> Response:
     """Show a tube: its driver, options and counts."""
+    ages = call.query().get("ages") in _TRUE
     call.space.forget(call.tube)  # Another process may have altered it.
     tube = await call.space.tube(call.tube)
-    options = options_json(tube.options)
+    members = {"name": tube.name, "driver": tube.driver.name, "options": options_json(tube.options)}
     counts = shapes.statistics_json(await tube.statistics())
-    return json_reply({"name": tube.name, "driver": tube.driver.name, "options": options, **counts})
+    overview = (await call.space.overview((tube.name,), ages=ages)).get(tube.name)
+    if overview is None:
+        raise TubeNotFound(name=tube.name)
+    return json_reply({**members, **counts, **shapes.place_json(overview), "rights": _rights(call, tube.name)})
+
+
+@operation(
+    "GET",
+    "/tubes/{tube}/history",
+    "look",
+    replies={
+        200: schemas.object_schema(
+            {
+                "interval": schemas.SECONDS,
+                **dict.fromkeys(("at", *COUNTS, *RATES), schemas.list_schema(schemas.MOMENT)),
+            }
+        )
+    },
+)
+async def tube_history(call: Call) -> Response:
+    """Return the samples of a tube in the last hour, oldest first: counts, and `put`, `done` and `failed` per second.
+
+    The service samples the namespace while a stream of samples is open, for 30 seconds after a request for a history,
+    and with `--history` always. `failed`: tasks that were buried, and takes that were ended by their ttr.
+    """
+    call.space.forget(call.tube)
+    await call.space.tube(call.tube)
+    history = call.service.samplers.want(call.space.name)
+    return json_reply({"interval": history.interval, **history.read(call.tube, SAMPLES)})
 
 
 @operation(
@@ -309,7 +426,7 @@ async def _tube_reply(call: Call) -> Response:
 OPERATIONS: Final[tuple[Operation, ...]] = cast(
     "tuple[Operation, ...]",
     (
-        *(list_tubes, get_tube, put_tube, alter_tube, drop_tube, pause, resume, truncate, release_all),
+        *(list_tubes, get_tube, tube_history, put_tube, alter_tube, drop_tube, pause, resume, truncate, release_all),
         *(reasons, due, list_lanes, get_lane, configure_lane, block_lane, unblock_lane),
     ),
 )
