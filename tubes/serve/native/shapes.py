@@ -180,7 +180,7 @@ OVERVIEW: Final[Schema] = object_schema(
         "paused_until": nullable(MOMENT),
         "sessions": INTEGER,
         "oldest_ready_age": nullable(MOMENT),
-        "lanes": INTEGER,
+        "lanes": nullable(INTEGER),
         "throttled_lanes": INTEGER,
         "rights": list_schema(one_of("put", "take", "look", "manage")),
         "history": object_schema(dict.fromkeys(("put", "done", "failed", "ready"), list_schema(MOMENT))),

@@ -90,11 +90,12 @@ _RIGHTS: Final = ("put", "take", "look", "manage")
         200: schemas.object_schema(
             {
                 "tubes": schemas.map_schema(shapes.OVERVIEW),
+                "names": schemas.list_schema(schemas.TEXT),
                 "total": schemas.INTEGER,
                 "tasks": schemas.map_schema(schemas.INTEGER),
                 "interval": schemas.SECONDS,
             },
-            *("total", "tasks", "interval"),
+            *("names", "total", "tasks", "interval"),
         )
     },
 )
@@ -102,9 +103,9 @@ async def list_tubes(call: Call) -> Response:
     """List the tubes that the token may see, with their counts.
 
     The other parameters select a part of the list: the tubes whose names contain a text in any case, sorted by name or
-    by a number, the largest first; `total` and `tasks` count all of them. Such a list is read again only after a second
-    or more. `history`: up to this number of samples of each tube, oldest first, `interval` seconds apart: `put`, `done`
-    and `failed` per second, and `ready`.
+    by a number, the largest first. `names` has their order; `total` and `tasks` count all of them. Such a list is read
+    again only after a second or more. `history`: up to this number of samples of each tube, oldest first, `interval`
+    seconds apart: `put`, `done` and `failed` per second, and `ready`.
     """
     query = call.query()
     ages = query.pop("ages", None) in _TRUE
@@ -126,7 +127,7 @@ async def list_tubes(call: Call) -> Response:
     if ages and sort != "oldest" and part:
         tubes = tubes | await _recent_overview(call, part, ages=True)
     replies = {name: _overview_json(call, name, tubes[name]) for name in part}
-    reply: dict[str, object] = {"tubes": replies, "total": len(names), "tasks": totals}
+    reply: dict[str, object] = {"tubes": replies, "names": part, "total": len(names), "tasks": totals}
     if query.get("history"):
         history = call.service.samplers.want(call.space.name)
         reply["interval"] = history.interval
@@ -164,7 +165,7 @@ def _rights(call: Call, name: str) -> list[str]:
 
 @operation("GET", "/tubes/{tube}", "look", query={"ages": schemas.SWITCH}, replies={200: _TUBE})
 async def get_tube(call: Call) -> Response:
-    """Show a tube: its driver, options and counts."""
+    """Show a tube: its driver, options and counts. `lanes` is null if its driver has no lanes."""
     ages = call.query().get("ages") in _TRUE
     call.space.forget(call.tube)  # Another process may have altered it.
     tube = await call.space.tube(call.tube)
@@ -173,7 +174,8 @@ async def get_tube(call: Call) -> Response:
     overview = (await call.space.overview((tube.name,), ages=ages)).get(tube.name)
     if overview is None:
         raise TubeNotFound(name=tube.name)
-    return json_reply({**members, **counts, **shapes.place_json(overview), "rights": _rights(call, tube.name)})
+    lanes = {} if tube.driver.lane is not None else {"lanes": None}
+    return json_reply({**members, **counts, **shapes.place_json(overview), **lanes, "rights": _rights(call, tube.name)})
 
 
 @operation(
@@ -260,14 +262,18 @@ def _changing(name: str, summary: str, act: Callable[..., Awaitable[None]], **me
     return operation("POST", path, "manage", body=body, replies={204: None})(change)
 
 
+async def _resume(tube: AsyncTube) -> None:
+    await tube.pause(0)
+
+
+async def _release_all(tube: AsyncTube) -> None:
+    await tube.admin.release_all()
+
+
 pause = _changing("pause", "Stop takes for `seconds`, or until `resume`.", AsyncTube.pause, seconds=schemas.SECONDS)
-resume = _changing("resume", "End a pause.", lambda tube: tube.pause(0))
+resume = _changing("resume", "End a pause.", _resume)
 truncate = _changing("truncate", "Remove all tasks.", AsyncTube.truncate)
-release_all = _changing(
-    "release_all",
-    "Release all taken tasks, including tasks held by other clients.",
-    lambda tube: tube.admin.release_all(),
-)
+release_all = _changing("release_all", "Release all taken tasks, including tasks held by other clients.", _release_all)
 
 
 @operation(
