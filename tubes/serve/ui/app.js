@@ -108,4 +108,6 @@ function SignIn() {
     <label class="field"><span>Token</span><input type="password" name="token" required autocomplete="off" /></label><button type="submit" class="primary">Sign in</button></form>`;
 }
 
-render(html`<${App} />`, document.getElementById("app"));
+const root = document.getElementById("app");
+root.replaceChildren(); // What was shown while this file was loaded.
+render(html`<${App} />`, root);

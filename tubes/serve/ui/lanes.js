@@ -46,13 +46,13 @@ export function Lanes({ namespace, name, tube, query }) {
     }}<//>`;
 }
 
-// What a lane does now, and until when.
+// The kind of badge for a lane, and what it does now.
 function stateOf(lane) {
-  const until = (moment) => (moment && moment > now() ? moment : null);
-  if (until(lane.blocked_until)) return ["buried", "blocked", lane.blocked_until];
-  if (lane.taken >= lane.max_in_flight) return ["taken", "busy", null];
-  if (until(lane.next_start)) return ["delayed", "cooling down", lane.next_start];
-  return lane.ready ? ["ready", "can start", null] : lane.taken ? ["taken", "working", null] : ["", "idle", null];
+  const isAhead = (moment) => moment && moment > now();
+  if (isAhead(lane.blocked_until)) return ["buried", "blocked"];
+  if (lane.taken >= lane.max_in_flight) return ["taken", "busy"];
+  if (isAhead(lane.next_start)) return ["delayed", "cooling down"];
+  return lane.ready ? ["ready", "can start"] : lane.taken ? ["taken", "working"] : ["", "idle"];
 }
 
 function limitsOf(lane) {
@@ -63,16 +63,16 @@ function limitsOf(lane) {
 }
 
 function Row({ place, lane, most, canManage }) {
-  const [kind, word, until] = stateOf(lane);
+  const [kind, word] = stateOf(lane);
   const query = { lane: lane.name };
   return html`<tr>
     <th scope="row" class="data"><${Link} to=${[...place, "tasks"]} query=${query}><bdi>${lane.name === "" ? "the empty name" : shown(lane.name, 80)}</bdi><//></th>
-    <td><${Badge} kind=${kind}>${word}<//> ${until && html`<${Time} at=${until} text=${ago(until)} />`}
+    <td><${Badge} kind=${kind}>${word}<//>
       ${lane.blocked_reason && html`<div class="muted"><bdi>${shown(lane.blocked_reason, 120)}</bdi></div>`}</td>
     <td class="number">${count(lane.ready)} <meter min="0" max=${most} value=${lane.ready} aria-hidden="true"></meter></td>
     <td class="number">${count(lane.taken)} of ${count(lane.max_in_flight)}</td>
     <td class="number">${lane.waiting_since ? html`<${Time} at=${lane.waiting_since} text=${span(Math.max(now() - lane.waiting_since, 0))} />` : "–"}</td>
-    <td class="number">${lane.next_start && lane.next_start > now() ? ago(lane.next_start) : lane.ready ? "now" : "–"}</td>
+    <td class="number">${lane.next_start && lane.next_start > now() ? html`<${Time} at=${lane.next_start} text=${ago(lane.next_start)} />` : lane.ready ? "now" : "–"}</td>
     <td>${limitsOf(lane)}</td>
     <td class="number">${lane.interval && lane.ready ? span(lane.ready * lane.interval) : "–"}</td>
     ${canManage && html`<td class="buttons">${lane.blocked_until && lane.blocked_until > now()

@@ -35,20 +35,24 @@ export function useStore(followed) {
 const ROOT = new URL("../v1", document.baseURI.split("#")[0]).href;
 const TOKEN = "tubes-token";
 
-// The token is in the fragment of the address only until the page has read it, so that no history or log contains it.
-const given = /^#token=(.+)$/.exec(location.hash);
-if (given) {
-  sessionStorage.setItem(TOKEN, decodeURIComponent(given[1]));
-  history.replaceState(null, "", location.pathname);
-}
-
 export const access = store({ isRefused: false });
+
+// The token is in the fragment of the address only until the page has read it, so that no history or log contains it.
+function readToken() {
+  const given = /^#token=(.+)$/.exec(location.hash);
+  if (!given) return;
+  history.replaceState(null, "", location.pathname);
+  setToken(decodeURIComponent(given[1]));
+}
 
 export function setToken(text) {
   if (text) sessionStorage.setItem(TOKEN, text);
   else sessionStorage.removeItem(TOKEN);
   access.set({ isRefused: false });
 }
+
+readToken();
+addEventListener("hashchange", readToken);
 
 export const hasToken = () => sessionStorage.getItem(TOKEN) !== null;
 
@@ -287,7 +291,7 @@ export const now = () => Date.now() / 1000;
 export function ago(moment) {
   if (moment === null || moment === undefined) return "–";
   const seconds = now() - moment;
-  if (Math.abs(seconds) < 1) return "now";
+  if (seconds >= 0 && seconds < 1) return "now";
   return seconds > 0 ? `${span(seconds)} ago` : `in ${span(-seconds)}`;
 }
 

@@ -52,8 +52,8 @@ function points(values, width, height, most) {
 
 // A small line without axes. `series`: lists of numbers by name.
 export function Spark({ series, label }) {
-  const most = Math.max(...Object.values(series).flat(), 1e-9);
-  const lines = Object.entries(series).filter(([, values]) => values.length > 1);
+  const most = Math.max(...Object.values(series).flat(), 0);
+  const lines = most ? Object.entries(series).filter(([, values]) => values.length > 1) : [];
   return html`<svg class="spark" viewBox="0 -1 100 26" preserveAspectRatio="none" role="img" aria-label=${label}>
     ${lines.map(([name, values]) => html`<polyline class="line ${name}" points=${points(values, 100, 24, most)} />`)}
   </svg>`;
@@ -133,7 +133,7 @@ export function Search({ label, value, onChange, placeholder }) {
   };
   useEffect(() => () => clearTimeout(timer.current), []);
   return html`<label class="field"><span>${label}</span>
-    <input type="search" value=${value || ""} placeholder=${placeholder || ""} onInput=${onInput} spellcheck="false" /></label>`;
+    <input type="search" value=${value || ""} placeholder=${placeholder || ""} onInput=${onInput} spellcheck=${false} /></label>`;
 }
 
 export function Choice({ label, value, options, onChange }) {
@@ -189,12 +189,18 @@ export function Dialogs() {
 
 function Modal({ title, close, children }) {
   const box = useRef(null);
+  const isOver = useRef(false);
   useEffect(() => {
+    const element = box.current;
     const opener = document.activeElement;
-    box.current.showModal();
-    return () => opener?.isConnected && opener.focus();
+    element.showModal();
+    return () => {
+      isOver.current = true;
+      element.close(); // Nothing outside of an open dialog can have the focus.
+      if (opener?.isConnected) opener.focus();
+    };
   }, []);
-  return html`<dialog ref=${box} aria-labelledby="dialog-title" onCancel=${close} onClose=${close}>
+  return html`<dialog ref=${box} aria-labelledby="dialog-title" onClose=${() => isOver.current || close()}>
     <h2 id="dialog-title">${title}</h2>${children}</dialog>`;
 }
 
@@ -212,8 +218,8 @@ function Field({ field, value, onChange }) {
     field.type === "choice"
       ? html`<select ...${rest} value=${value} onChange=${onInput}>${field.options.map((word) => html`<option selected=${word === value}>${word}</option>`)}</select>`
       : field.type === "area"
-        ? html`<textarea ...${rest} rows="12" spellcheck="false" value=${value} onInput=${onInput}></textarea>`
-        : html`<input ...${rest} type=${field.type === "number" ? "number" : "text"} step="any" autocomplete="off" spellcheck="false" value=${value} onInput=${onInput} />`;
+        ? html`<textarea ...${rest} rows="12" spellcheck=${false} value=${value} onInput=${onInput}></textarea>`
+        : html`<input ...${rest} type=${field.type === "number" ? "number" : "text"} step="any" autocomplete="off" spellcheck=${false} value=${value} onInput=${onInput} />`;
   return html`<label class="field" for=${id}><span>${field.label}</span>${input}</label>${help}`;
 }
 
@@ -250,7 +256,7 @@ export function Form({ title, text, fields = [], button, isDanger, confirmed, su
     ${fields.map((field) => html`<${Field} key=${field.name} field=${field} value=${values[field.name]}
       onChange=${(value) => setValues((old) => ({ ...old, [field.name]: value }))} />`)}
     ${confirmed !== undefined && html`<label class="field"><span>Type <b><${Name} of=${confirmed} most=${200} /></b> to confirm</span>
-      <input type="text" autocomplete="off" spellcheck="false" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>`}
+      <input type="text" autocomplete="off" spellcheck=${false} value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>`}
     ${state.error && html`<p class="problem" role="alert">${shown(state.error.message, 500)}</p>`}
     <div class="buttons"><button type="button" onClick=${close}>Cancel</button>
     <button type="submit" class=${isDanger ? "danger" : "primary"} disabled=${isLocked}>${button}</button></div>

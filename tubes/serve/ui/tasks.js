@@ -60,7 +60,7 @@ export function Tasks({ namespace, name, tube, query }) {
     setQuery({ pages: "", ...changes });
   };
   const canManage = tube.rights.includes("manage");
-  const hasLanes = tube.lanes !== undefined && tube.lanes !== null;
+  const hasLanes = tube.lanes !== null;
   const shownFilters = TEXT_FILTERS.filter(([each]) => each !== "lane" || hasLanes);
   const columns = canManage ? [{ title: "" }, ...COLUMNS] : COLUMNS;
   return html`<div class="filters"><${Choice} label="State" value=${query.state || ""} options=${STATE_CHOICES} onChange=${(text) => change({ state: text })} />
@@ -147,7 +147,7 @@ function Timeline({ task }) {
     [task.expires, "expires"],
     [task.ended, { ack: "was acked", delete: "was deleted", ttl: "expired", cancelled: "was cancelled" }[task.why]],
   ].filter(([at, what]) => at !== null && at !== undefined && what);
-  moments.push([now(), `is ${task.state} now`]);
+  moments.push([now(), `is ${task.state}`]);
   moments.sort(([first], [second]) => first - second);
   return html`<ol class="timeline">${moments.map(([at, what]) => html`<li><span>${what}</span> <${Time} at=${at} text=${ago(at)} /> <span class="muted">${iso(at)}</span></li>`)}</ol>`;
 }

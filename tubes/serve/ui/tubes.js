@@ -28,15 +28,14 @@ export function Tubes({ namespace, query, canManage }) {
   const onSort = (next) => setQuery({ sort: next, offset: "" });
   return html`<div class="head"><h1>Tubes</h1>
       <div class="tools"><${Search} label="Name" value=${contains} placeholder="part of a name" onChange=${(text) => setQuery({ contains: text, offset: "" })} />
-      <${Choice} label="First" value=${sort} options=${SORTS} onChange=${onSort} />
+      <${Choice} label="Sort by" value=${sort} options=${SORTS} onChange=${onSort} />
       ${canManage && html`<button type="button" onClick=${() => askCreate(namespace)}>Create a tube</button>`}</div></div>
     <${Waiting} state=${state}>${(data) => {
-      const entries = Object.entries(data.tubes);
       if (!data.total) return html`<${Empty}>${contains ? "No tube has this in its name." : "There are no tubes yet. A program creates the first one, or you do."}<//>`;
       return html`<div class="cards">${STATES.map((name) => html`<${Card} label=${name} value=${count(data.tasks[name])} kind=${data.tasks[name] ? name : ""} />`)}
         <${Card} label="tubes" value=${count(data.total)} /></div>
-      <${Table} caption="Tubes" columns=${COLUMNS} sort=${sort} onSort=${onSort} rows=${entries.map(([name, tube]) => html`<${Row} key=${name} namespace=${namespace} name=${name} tube=${tube} />`)} />
-      <${Pager} first=${offset} shownCount=${entries.length} total=${data.total} size=${PAGE} onMove=${(next) => setQuery({ offset: next || "" })} />`;
+      <${Table} caption="Tubes" columns=${COLUMNS} sort=${sort} onSort=${onSort} rows=${data.names.map((name) => html`<${Row} key=${name} namespace=${namespace} name=${name} tube=${data.tubes[name]} />`)} />
+      <${Pager} first=${offset} shownCount=${data.names.length} total=${data.total} size=${PAGE} onMove=${(next) => setQuery({ offset: next || "" })} />`;
     }}<//>`;
 }
 
@@ -109,7 +108,7 @@ export function TubeHead({ namespace, name, section, tube }) {
   const place = [namespace, "tubes", name];
   const may = (right) => tube.rights.includes(right);
   const sections = [["", "Overview"], ["tasks", "Tasks"], ["dead", `Dead letters${tube.tasks.buried ? ` (${count(tube.tasks.buried)})` : ""}`]];
-  if (tube.lanes !== undefined && tube.lanes !== null) sections.push(["lanes", `Lanes (${count(tube.lanes)})`]);
+  if (tube.lanes !== null) sections.push(["lanes", `Lanes (${count(tube.lanes)})`]);
   return html`<div class="head"><h1><${Name} of=${name} most=${120} /> ${tube.paused && html`<${Badge} kind="warn">paused${tube.paused_until ? html`, ends ${ago(tube.paused_until)}` : ""}<//>`}</h1>
       <div class="tools">${may("put") && html`<button type="button" onClick=${() => askPut(place, tube)}>Put a task</button>`}
       ${may("manage") && html`<${Manage} namespace=${namespace} name=${name} tube=${tube} />`}</div></div>
@@ -195,7 +194,7 @@ export function withData(data, isJson, options) {
 }
 
 export function askPut(place, tube, { data = "", lane = "", pri = "", isText = false, title = "Put a task" } = {}) {
-  const hasLanes = tube.lanes !== undefined && tube.lanes !== null;
+  const hasLanes = tube.lanes !== null;
   ask({
     title,
     button: "Put",
