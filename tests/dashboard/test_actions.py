@@ -1,0 +1,191 @@
+"""Each action of the page changes what it says."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from tests.dashboard.conftest import Dashboard
+from tubes.conformance.bench import eventually
+
+
+def submit(page: Page, button: str, **fields: str) -> None:
+    """Fill in the open dialog, send it, and wait until it is closed."""
+    dialog = page.get_by_role("dialog")
+    for label, text in fields.items():
+        dialog.get_by_label(label.replace("_", " "), exact=False).fill(text)
+    dialog.get_by_role("button", name=button, exact=True).click()
+    expect(dialog).to_have_count(0)
+
+
+def test_tube_is_created_paused_resumed_and_altered(dashboard: Dashboard) -> None:
+    page = dashboard.open("tubes")
+    page.get_by_role("button", name="Create a tube").click()
+    submit(page, "Create", Name="jobs", Options='{"ttr": 9}')
+    page.get_by_role("link", name="jobs").click()
+    page.get_by_role("button", name="Pause").click()
+    submit(page, "Pause", Seconds="600")
+    expect(page.locator("h1")).to_contain_text("paused")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("h1")).not_to_contain_text("paused")
+    page.get_by_role("button", name="Options").click()
+    submit(page, "Change", Options='{"max_attempts": 4}')
+    assert eventually(lambda: dashboard.api("GET", "/tubes/jobs")["options"] == {"max_attempts": 4})
+
+
+def test_task_is_put_edited_buried_kicked_and_deleted(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail")
+    page = dashboard.open("tubes", "mail")
+    page.get_by_role("button", name="Put a task").click()
+    submit(page, "Put", Data='{"id": 12345678901234567890}', Priority="2")
+    assert dashboard.http.get(f"{path}/tasks/0").text.count("12345678901234567890") == 1
+    page = dashboard.open("tubes", "mail", "tasks", 0)
+    page.get_by_role("button", name="Edit").click()
+    submit(page, "Change", Data='{"to": "bob"}', Priority="5")
+    expect(page.locator("pre")).to_contain_text("bob")
+    assert (dashboard.api("GET", f"{path}/tasks/0")["pri"], dashboard.api("GET", f"{path}/tasks/0")["data"]) == (
+        5,
+        {"to": "bob"},
+    )
+    page.get_by_role("button", name="Bury").click()
+    submit(page, "Bury", Reason="by hand")
+    expect(page.locator("dl.facts")).to_contain_text("by hand")
+    page.get_by_role("button", name="Kick").click()
+    expect(page.locator("h2")).to_contain_text("ready")
+    page.get_by_role("button", name="Put again").click()
+    submit(page, "Put")
+    assert dashboard.counts()["ready"] == 2
+    page.get_by_role("button", name="Cancel").click()
+    submit(page, "Cancel the task", Reason="not needed")
+    expect(page.get_by_role("alert")).to_be_visible()
+    page = dashboard.open("tubes", "mail", "tasks", 1)
+    page.get_by_role("button", name="Delete").click()
+    submit(page, "Delete")
+    assert dashboard.counts()["total"] == 0
+
+
+def test_text_that_is_not_json_is_edited_as_text(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail")
+    dashboard.http.post(f"{path}/tasks/raw", content="grüß".encode())
+    page = dashboard.open("tubes", "mail", "tasks", 0)
+    page.get_by_role("button", name="Edit").click()
+    submit(page, "Change", Data="grün")
+    expect(page.locator("pre")).to_contain_text("grün")
+
+
+def test_selected_tasks_are_changed_and_no_others(dashboard: Dashboard) -> None:
+    dashboard.tube("mail", tasks=4)
+    page = dashboard.open("tubes", "mail", "tasks")
+    for id in (1, 2):
+        page.get_by_label(f"Select task {id}").check()
+    page.get_by_role("group", name="Actions").get_by_role("button", name="Bury").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Bury: 2 tasks")
+    submit(page, "Bury", Reason="bad")
+    expect(page.get_by_role("status").get_by_text("2 tasks buried.")).to_be_visible()
+    assert [task["state"] for task in dashboard.api("GET", "/tubes/mail/tasks")["tasks"]] == [
+        "ready",
+        "buried",
+        "buried",
+        "ready",
+    ]
+
+
+def test_everything_that_matches_is_changed_with_a_preview(dashboard: Dashboard) -> None:
+    dashboard.tube("dead")
+    dashboard.tube("mail", tasks=600)
+    page = dashboard.open("tubes", "mail", "tasks", query="?contains=%22n%22%3A1")
+    page.get_by_label("Change").select_option("everything that matches")
+    page.get_by_role("group", name="Actions").get_by_role("button", name="Move").click()
+    expect(page.get_by_role("heading", name="Move: 111 tasks")).to_be_visible()
+    submit(page, "Move", To_the_tube="dead")
+    assert (dashboard.counts()["ready"], dashboard.counts("dead")["ready"]) == (489, 111)
+
+
+def test_error_of_an_action_stays_in_its_dialog(dashboard: Dashboard) -> None:
+    dashboard.tube("mail", tasks=2)
+    page = dashboard.open("tubes", "mail", "tasks")
+    page.get_by_label("Select task 0").check()
+    page.get_by_role("group", name="Actions").get_by_role("button", name="Move").click()
+    page.get_by_role("dialog").get_by_label("To the tube").fill("mail")
+    page.get_by_role("dialog").get_by_role("button", name="Move").click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("must be another tube")
+
+
+def test_long_work_shows_its_progress_and_can_be_stopped(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail")
+    for _ in range(20):
+        dashboard.api("POST", f"{path}/tasks/batch", {"items": [{"data": 1, "delay": 600}] * 1000})
+    page = dashboard.open("tubes", "mail")
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("button", name="Kick delayed tasks").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Kick: 20,000 tasks")
+    dialog.get_by_role("button", name="Kick").click()
+    expect(dialog.get_by_role("progressbar").or_(page.get_by_text("20,000 tasks kicked."))).to_be_visible()
+    if dialog.get_by_role("button", name="Stop").is_visible():
+        dialog.get_by_role("button", name="Stop").click()
+    expect(dialog).to_have_count(0)
+    counts = dashboard.counts()
+    assert counts["ready"] + counts["delayed"] == 20_000
+
+
+def test_truncate_and_drop_need_the_name_of_the_tube(dashboard: Dashboard) -> None:
+    dashboard.tube("mail", tasks=3)
+    page = dashboard.open("tubes", "mail")
+    for word, button in (("Truncate", "Delete all tasks"), ("Drop", "Drop the tube")):
+        page.get_by_role("button", name="More").click()
+        page.get_by_role("button", name=word, exact=True).click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog.get_by_role("button", name=button)).to_be_disabled()
+        dialog.get_by_label("to confirm").fill("mai")
+        expect(dialog.get_by_role("button", name=button)).to_be_disabled()
+        dialog.get_by_label("to confirm").fill("mail")
+        if word == "Truncate":
+            expect(dialog).to_contain_text("All 3 tasks")
+        dialog.get_by_role("button", name=button).click()
+        expect(dialog).to_have_count(0)
+        if word == "Truncate":
+            assert eventually(lambda: dashboard.counts()["total"] == 0)
+    assert eventually(lambda: dashboard.http.get("/tubes/mail").status_code == 404)
+
+
+def test_dead_letters_of_one_reason_are_retried(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail", tasks=4)
+    for id, reason in enumerate(("full", "full", "bad")):
+        dashboard.api("POST", f"{path}/tasks/{id}/bury", {"reason": reason})
+    page = dashboard.open("tubes", "mail", "dead")
+    full = page.locator("tbody tr", has_text="full")
+    full.get_by_role("button", name="Retry one").click()
+    assert eventually(lambda: dashboard.counts()["buried"] == 2)
+    full.get_by_role("button", name="Retry", exact=True).click()
+    submit(page, "Kick")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.locator("tbody tr", has_text="bad").get_by_role("button", name="Delete").click()
+    submit(page, "Delete")
+    expect(page.get_by_text("No task is buried.")).to_be_visible()
+    assert dashboard.counts()["ready"] == 3
+
+
+def test_lane_is_blocked_unblocked_and_limited(dashboard: Dashboard) -> None:
+    path = dashboard.tube("crawl", "utubettl")
+    dashboard.api("POST", f"{path}/tasks", {"data": "/", "utube": "a/b c"})
+    page = dashboard.open("tubes", "crawl", "lanes")
+    row = page.locator("tbody tr", has_text="a/b c")
+    row.get_by_role("button", name="Block").click()
+    submit(page, "Block", Seconds="60", Reason="429")
+    expect(row).to_contain_text("blocked")
+    expect(row).to_contain_text("429")
+    row.get_by_role("button", name="Unblock").click()
+    expect(row).to_contain_text("can start")
+    row.get_by_role("button", name="Limits").click()
+    submit(page, "Change", Tasks_in_flight="3", Rate="30/min")
+    expect(row).to_contain_text("3 in flight, every 2 s")
+
+
+def test_audit_names_the_changes_newest_first(dashboard: Dashboard) -> None:
+    dashboard.tube("mail", tasks=2)
+    dashboard.api("POST", "/tubes/mail/select", {"action": "bury", "with": {"reason": "bad"}})
+    page = dashboard.open("audit")
+    rows = page.locator("tbody tr")
+    expect(rows.first).to_contain_text("select")
+    expect(rows.first).to_contain_text("2")
+    expect(rows.last).to_contain_text("put tube")

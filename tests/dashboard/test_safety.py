@@ -1,0 +1,292 @@
+"""Rights, hostile data, other pages, lost connections, and everybody's browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Dialog, Request, expect
+
+from tests.dashboard.conftest import Dashboard
+from tests.support.served import Served
+from tubes.conformance.bench import eventually
+from tubes.serve import Grant, Tokens
+
+#: HTML, a script, a change of direction, terminal escapes, an emoji, and a name that ends a JSON string.
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202egnp.exe\x1b[31mred\u0000🙂\"}]'"
+
+
+def hostile_tube(dashboard: Dashboard) -> str:
+    """Create a tube with hostile texts wherever a client can put one."""
+    path = dashboard.tube("lanes", "utubettl", max_attempts=3)
+    text = HOSTILE.replace("\x00", "")
+    for _ in range(3):
+        body = {"data": {HOSTILE: [HOSTILE]}, "utube": text, "context": {"user": HOSTILE}}
+        dashboard.api("POST", f"{path}/tasks", body)
+    dashboard.api("POST", f"{path}/tasks", {"data": HOSTILE, "key": text})
+    dashboard.http.post(f"{path}/tasks/raw", content=b"\xff\xfe\x00\x1b[31m" * 20)
+    dashboard.http.post(f"{path}/tasks/raw", content=json.dumps("\u202e" + "x" * 900_000).encode())
+    dashboard.api("POST", f"{path}/tasks/0/bury", {"reason": text})
+    dashboard.api("POST", f"{path}/lanes/{quote(text, safe='')}/block", {"seconds": 600, "reason": text})
+    return path
+
+
+def test_hostile_data_is_shown_as_text(dashboard: Dashboard) -> None:
+    hostile_tube(dashboard)
+    name = "lanes"
+    alerts: list[str] = []
+
+    def on_dialog(dialog: Dialog) -> None:
+        alerts.append(dialog.message)
+        dialog.dismiss()
+
+    dashboard.page.on("dialog", on_dialog)
+    places = [("tubes",), ("tubes", name), ("audit",), *(("tubes", name, each) for each in ("tasks", "dead", "lanes"))]
+    for place in (*places, *(("tubes", name, "tasks", id) for id in range(6))):
+        page = dashboard.open(*place)
+        expect(page.locator("main table, main dl").first).to_be_visible()
+        assert page.locator("main img, main script, main b:not(dialog b)").count() == 0, place
+        assert not {"\u202e", "\x1b", "\x00"} & set(page.locator("main").inner_text()), place
+        width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert width <= 0, place
+    assert alerts == []
+    page = dashboard.open("tubes", name, "tasks", 5)
+    expect(page.get_by_role("button", name="Load all")).to_be_visible()
+    page.get_by_role("button", name="Load all").click()
+    expect(page.get_by_role("button", name="Load all")).to_have_count(0)
+    expect(dashboard.open("tubes", name, "tasks", 4).locator("pre")).to_contain_text("ff fe 00 1b")
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Tokens:
+    return Tokens(tmp_path / "tokens.json")
+
+
+@pytest.fixture
+def guarded(tokens: Tokens) -> Served:
+    tokens.begin()
+    return Served("--url", "memory://", "--tokens", tokens.path)
+
+
+def test_token_that_may_only_look_sees_no_button_and_changes_nothing(
+    make_dashboard: Callable[..., Dashboard], tokens: Tokens, guarded: Served
+) -> None:
+    with guarded:
+        _, all_rights = tokens.create([Grant.read("put,take,look,manage")], "operator")
+        _, only_look = tokens.create([Grant.read("look * mail*")], "visitor")
+        owner = make_dashboard(guarded.url, all_rights)
+        visitor = make_dashboard(guarded.url, only_look)
+        owner.tube("secret", tasks=1)
+        lanes = owner.tube("mail-lanes", "utubettl")
+        owner.api("POST", f"{lanes}/tasks", {"data": 1, "utube": "a"})
+        for id in range(1, 3):
+            owner.api("POST", f"{lanes}/tasks", {"data": id, "utube": "b"})
+        owner.api("POST", f"{lanes}/tasks/1/bury", {"reason": "bad"})
+        visitor.page.goto(f"{guarded.url}/ui/#/{owner.namespace}/tubes")
+        page = visitor.page
+        expect(page.get_by_role("link", name="mail-lanes")).to_be_visible()
+        assert "secret" not in page.locator("body").inner_text()
+        harmless = {"Tube", "Sign out", "Name", "Close", "More", "Back", "Previous", "Next", "Copy"}
+        for place in (
+            "tubes",
+            *(f"tubes/mail-lanes{each}" for each in ("", "/tasks", "/tasks/0", "/tasks/1", "/dead", "/lanes")),
+        ):
+            page.goto(f"{guarded.url}/ui/#/{owner.namespace}/{place}")
+            expect(page.locator("main table, main dl").first).to_be_visible()
+            for button in page.locator("main button:not(th button):not(.choices button)").all_inner_texts():
+                assert button in harmless, (place, button)
+            assert page.locator("main input[type=checkbox]").count() == 0
+        description = httpx.get(f"{guarded.url}/openapi.json").json()
+        headers = {"authorization": f"Bearer {only_look}"}
+        counts = owner.counts("mail-lanes")
+        changes = 0
+        for path, methods in description["paths"].items():
+            for method in methods.keys() - {"get", "parameters"}:
+                place = path.format(
+                    namespace=owner.namespace, tube="mail-lanes", id=0, lane="a", lease="1" * 40, session="1" * 40
+                )
+                reply = httpx.request(method, guarded.url + place, headers=headers, json={})
+                # A selection is counted by those who look.
+                assert reply.status_code == 403 or (path.endswith("/select") and reply.status_code == 400), (
+                    method,
+                    path,
+                    reply.text,
+                )
+                changes += 1
+        assert changes > 30
+        assert owner.counts("mail-lanes") == counts
+        assert httpx.get(f"{guarded.url}/v1/{owner.namespace}/tubes/secret", headers=headers).status_code == 403
+
+
+def test_service_with_tokens_asks_for_one(
+    make_dashboard: Callable[..., Dashboard], tokens: Tokens, guarded: Served
+) -> None:
+    with guarded:
+        _, text = tokens.create([Grant.read("look")], "visitor")
+        page = make_dashboard(guarded.url).page
+        page.goto(f"{guarded.url}/ui/")
+        page.get_by_label("Token").fill("tubes_wrong_token")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_text("The service refuses this token.")).to_be_visible()
+        page.get_by_label("Token").fill(text)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="Tubes")).to_be_visible()
+        expect(page.locator("footer")).to_contain_text("visitor")
+        tokens.revoke(text.split("_")[1])
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+        page.goto(f"{guarded.url}/ui/#token={text}")
+        page.wait_for_url(lambda url: text not in url)
+
+
+def test_page_reconnects_when_the_service_is_back(make_dashboard: Callable[..., Dashboard], tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'jobs'}"
+    with Served("--url", url) as served:
+        dashboard = make_dashboard(served.url)
+        dashboard.tube("mail", tasks=1)
+        page = dashboard.open("tubes")
+        expect(page.locator(".connection")).to_have_text("live")
+    expect(page.locator(".connection")).to_contain_text("The connection is lost")
+    expect(page.get_by_role("link", name="mail")).to_be_visible()
+    with Served("--url", url, "--http", f"127.0.0.1:{served.port}"):
+        dashboard.api("POST", "/tubes/mail/tasks", {"data": 2})
+        expect(page.locator(".connection")).to_have_text("live", timeout=30_000)
+        expect(page.locator("tbody tr")).to_contain_text("2")
+        page.context.close()
+
+
+def test_page_refuses_to_be_framed(dashboard: Dashboard) -> None:
+    page = dashboard.page
+    page.goto(f"{dashboard.url}/ui/")
+    reply = httpx.get(f"{dashboard.url}/ui/")
+    assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
+    assert reply.headers["x-frame-options"] == "DENY"
+    frame = page.context.new_page()
+    frame.set_content(f'<iframe src="{dashboard.url}/ui/"></iframe>')
+    frame.wait_for_timeout(300)
+    assert all("Tubes" not in (each.text_content("body") or "") for each in frame.frames[1:])
+
+
+def test_whole_page_is_small_and_first_paint_makes_few_requests(dashboard: Dashboard) -> None:
+    total = 0
+    index = httpx.get(f"{dashboard.url}/ui/").text
+    names = [
+        "",
+        *(word.split('"')[0] for word in index.split('="')[1:] if word.split('"')[0].endswith((".js", ".css", ".svg"))),
+    ]
+    with httpx.Client(headers={"accept-encoding": "gzip"}) as client:
+        for name in set(names):
+            with client.stream("GET", f"{dashboard.url}/ui/{name}") as reply:
+                total += len(b"".join(reply.iter_raw()))
+    assert total <= 40_000
+
+
+def test_refresh_makes_at_most_two_calls(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail", tasks=3)
+    dashboard.api("POST", f"{path}/tasks/1/bury", {"reason": "bad"})
+    dashboard.api("POST", "/take", {"tubes": ["mail"]})
+    sent: list[str] = []
+
+    def on_request(request: Request) -> None:
+        sent.append(request.url)
+
+    dashboard.page.on("request", on_request)
+    sections = ((), ("tasks",), ("tasks", 0), ("dead",))
+    for place in (("tubes",), ("workers",), ("audit",), *(("tubes", "mail", *each) for each in sections)):
+        page = dashboard.open(*place)
+        expect(page.locator(".connection")).to_have_text("live")
+        page.wait_for_timeout(500)
+        sent.clear()
+        page.evaluate("import('./lib.js').then((lib) => lib.refresh())")
+        page.wait_for_timeout(500)
+        assert 1 <= len(sent) <= 2, (place, sent)
+
+
+def test_a_day_of_samples_leaves_the_heap_flat(dashboard: Dashboard) -> None:
+    dashboard.tube("mail", tasks=50)
+    page = dashboard.open("tubes")
+    session = page.context.new_cdp_session(page)
+
+    def heap() -> int:
+        session.send("HeapProfiler.collectGarbage")
+        used: int = session.send("Runtime.getHeapUsage")["usedSize"]
+        return used
+
+    # One sample per five seconds; a refresh that has not ended yet swallows the next ones.
+    run = """async (count) => {
+        const lib = await import("./lib.js");
+        for (let turn = 0; turn < count; turn++) {
+            lib.refresh();
+            if (turn % 20 === 0) await new Promise((go) => setTimeout(go, 0));
+        }
+        await new Promise((go) => setTimeout(go, 500));
+    }"""
+    page.evaluate(run, 2000)
+    before = heap()
+    page.evaluate(run, 17_280)
+    after = heap()
+    assert after < before * 1.15 + 300_000, (before, after)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1300, 1920])
+def test_views_have_no_serious_accessibility_faults(
+    make_dashboard: Callable[..., Dashboard], memory_service: Served, width: int, scheme: str
+) -> None:
+    dashboard = make_dashboard(memory_service.url, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    path = dashboard.tube("crawl", "utubettl", interval=5)
+    for lane in ("a.example", "b.example"):
+        for id in range(3):
+            dashboard.api("POST", f"{path}/tasks", {"data": {"n": id}, "utube": lane})
+    dashboard.api("POST", f"{path}/tasks/1/bury", {"reason": "bad"})
+    dashboard.api("POST", f"{path}/lanes/b.example/block", {"seconds": 60, "reason": "429"})
+    dashboard.api("POST", "/take", {"tubes": ["crawl"]})
+    views = [
+        ("tubes",),
+        ("workers",),
+        ("schedules",),
+        ("audit",),
+        *(("tubes", "crawl", *more) for more in ((), ("tasks",), ("tasks", 0), ("dead",), ("lanes",))),
+    ]
+    page = dashboard.page
+    for view in views:
+        dashboard.open(*view)
+        found = Axe().run(page, options={"resultTypes": ["violations"]})
+        faults = [
+            (each["id"], each["nodes"][0]["html"])
+            for each in found.response["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+        assert faults == [], view
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, view
+    page.get_by_role("button", name="Block", exact=True).first.click()
+    found = Axe().run(page)
+    assert [each["id"] for each in found.response["violations"] if each["impact"] in ("serious", "critical")] == []
+
+
+def test_page_works_by_keyboard_only(dashboard: Dashboard) -> None:
+    dashboard.tube("mail", tasks=2)
+    page = dashboard.open("tubes", "mail")
+    page.keyboard.press("Tab")
+    expect(page.locator(":focus")).to_have_text("Skip to the content")
+    page.keyboard.press("Enter")
+    expect(page.locator("main:focus")).to_have_count(1)
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.locator(":focus").inner_text() == "Pause":
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").locator(":focus")).to_have_count(1)
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.locator(":focus")).to_have_text("Pause")
+    page.keyboard.press("Enter")
+    page.keyboard.type("60")
+    page.keyboard.press("Enter")
+    assert eventually(lambda: dashboard.api("GET", "/tubes/mail")["paused"])

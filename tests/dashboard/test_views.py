@@ -1,0 +1,184 @@
+"""Each view shows what the service knows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import Page, expect
+
+import tubes
+from tests.dashboard.conftest import Dashboard
+from tests.support.served import Served
+from tubes.testing import LocalServer
+from tubes.worker import Worker
+
+
+def rows(page: Page, name: str) -> list[str]:
+    """Return the texts of the rows of a table."""
+    table = page.get_by_role("table", name=name, exact=True)
+    expect(table).to_be_visible()
+    return [" ".join(text.split()) for text in table.locator("tbody tr").all_inner_texts()]
+
+
+def test_root_of_the_service_leads_to_the_tubes(dashboard: Dashboard) -> None:
+    dashboard.page.goto(dashboard.url)
+    expect(dashboard.page.get_by_role("heading", name="Tubes")).to_be_visible()
+    assert urlsplit(dashboard.page.url).path == "/ui/"
+
+
+def test_tubes_with_failures_come_first(dashboard: Dashboard) -> None:
+    dashboard.tube("calm", tasks=3)
+    path = dashboard.tube("failing", tasks=2)
+    dashboard.api("POST", f"{path}/tasks/1/bury", {"reason": "bad"})
+    page = dashboard.open("tubes")
+    assert [row.split()[0] for row in rows(page, "Tubes")] == ["failing", "calm"]
+    page.get_by_role("button", name="Ready").click()
+    expect(page.locator("tbody tr").first).to_contain_text("calm")
+    page.get_by_role("searchbox", name="Name").fill("FAIL")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr")).to_contain_text("failing")
+
+
+def test_tubes_with_numbers_as_names_keep_their_order(dashboard: Dashboard) -> None:
+    for name, count in (("7", 1), ("b", 2), ("3", 3)):
+        dashboard.tube(name, tasks=count)
+    assert [row.split()[0] for row in rows(dashboard.open("tubes", query="?sort=ready"), "Tubes")] == ["3", "b", "7"]
+
+
+def test_list_of_tubes_has_pages(dashboard: Dashboard) -> None:
+    for number in range(60):
+        dashboard.tube(f"tube{number:02}")
+    page = dashboard.open("tubes", query="?sort=name")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    page.get_by_role("button", name="Next").click()
+    expect(page.get_by_text("51 to 60 of 60")).to_be_visible()
+    expect(page.locator("tbody tr")).to_have_count(10)
+
+
+def test_tube_shows_counts_options_and_what_is_due(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail", tasks=4, ttr=77)
+    dashboard.api("POST", f"{path}/tasks", {"data": 1, "delay": 30})
+    page = dashboard.open("tubes", "mail")
+    for label, count in (("ready", "4"), ("delayed", "1"), ("buried", "0")):
+        expect(page.locator(".card", has=page.get_by_text(label, exact=True))).to_contain_text(count)
+    expect(page.locator("dl.facts").first).to_contain_text("77")
+    expect(page.get_by_role("img", name="Tasks per second")).to_be_visible()
+    expect(page.locator(".bars li", has_text="within 1 min")).to_contain_text("1")
+    expect(page.get_by_role("navigation", name="Views of the tube")).not_to_contain_text("Lanes")
+
+
+def test_counts_change_while_the_page_is_open(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail", tasks=1)
+    page = dashboard.open("tubes", "mail")
+    expect(page.locator(".connection")).to_have_text("live")
+    dashboard.api("POST", f"{path}/tasks/batch", {"items": [{"data": 1}] * 999})
+    expect(page.locator(".card", has_text="ready").first).to_contain_text("1,000")
+
+
+def test_tasks_are_filtered_and_searched(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail", tasks=120)
+    dashboard.api("POST", f"{path}/tasks/7/bury", {"reason": "ValueError: no address"})
+    page = dashboard.open("tubes", "mail", "tasks")
+    expect(page.locator("tbody tr")).to_have_count(50)
+    page.get_by_role("button", name="More", exact=True).last.click()
+    expect(page.locator("tbody tr").first).to_contain_text('{"n":50}')
+    page.get_by_label("Data contains").fill('"n":117')
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_label("Data contains").fill("")
+    page.get_by_label("Order").select_option("newest first")
+    expect(page.locator("tbody tr").first).to_contain_text('{"n":119}')
+    page.get_by_label("State").select_option("buried")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    assert "ValueError: no address" in rows(page, "Tasks")[0]
+
+
+def test_task_shows_its_facts_and_its_data(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail", max_attempts=5)
+    dashboard.api("POST", f"{path}/tasks", {"data": {"to": "ann"}, "pri": 3, "key": "k1", "context": {"user": "7"}})
+    dashboard.api("POST", "/take", {"tubes": ["mail"]})
+    page = dashboard.open("tubes", "mail", "tasks", 0)
+    facts = page.locator("dl.facts")
+    for text in ("1 of 5", "k1", "user"):
+        expect(facts).to_contain_text(text)
+    expect(page.locator("pre")).to_contain_text('"to": "ann"')
+    expect(page.locator("ol.timeline")).to_contain_text("its take ends")
+
+
+def test_large_numbers_in_data_are_shown_as_they_are(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail")
+    dashboard.http.post(f"{path}/tasks/raw", content=b'{"id":12345678901234567890}')
+    expect(dashboard.open("tubes", "mail", "tasks", 0).locator("pre")).to_contain_text("12345678901234567890")
+
+
+def test_dead_letters_are_grouped_by_reason(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail", tasks=6)
+    for id, reason in enumerate(("full", "full", "full", "bad: address 3", "bad: address 4")):
+        dashboard.api("POST", f"{path}/tasks/{id}/bury", {"reason": reason})
+    page = dashboard.open("tubes", "mail", "dead")
+    assert [row.split()[0] for row in rows(page, "Dead letters by reason")] == ["full", "bad"]
+    page.get_by_role("link", name="bad").click()
+    expect(page.locator("tbody tr")).to_have_count(2)
+
+
+def test_lanes_are_sorted_and_blocked_ones_say_why(dashboard: Dashboard) -> None:
+    path = dashboard.tube("crawl", "utubettl", interval=60)
+    for lane, count in (("few.example", 1), ("many.example", 5), ("blocked.example", 2)):
+        for _ in range(count):
+            dashboard.api("POST", f"{path}/tasks", {"data": "/", "utube": lane})
+    dashboard.api("POST", f"{path}/lanes/blocked.example/block", {"seconds": 600, "reason": "429"})
+    page = dashboard.open("tubes", "crawl", "lanes")
+    assert [row.split()[0] for row in rows(page, "Lanes")] == ["many.example", "blocked.example", "few.example"]
+    blocked = page.locator("tbody tr", has_text="blocked.example").first
+    expect(blocked).to_contain_text("429")
+    expect(page.locator("tbody tr", has_text="many.example")).to_contain_text("5 min")
+    page.get_by_role("button", name="Blocked", exact=True).click()
+    expect(page.locator("tbody tr").first).to_contain_text("blocked.example")
+    page.get_by_role("searchbox", name="Name").fill("FEW")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="few.example").click()
+    expect(page.get_by_label("Lane")).to_have_value("few.example")
+
+
+def test_workers_and_schedules_are_listed(make_dashboard: Callable[..., Dashboard], valkey: LocalServer) -> None:
+    url = f"{valkey.url}?prefix={uuid4().hex}"
+    with Served("--url", url) as served:
+        dashboard = make_dashboard(served.url)
+        with tubes.connect(url) as root, root.namespace(dashboard.namespace) as queue:
+            tube = queue.create_tube("mail", "fifottl", ttr=60)
+            tube.put(1)
+            worker = Worker(queue, concurrency=2)
+
+            @worker.on(tube)
+            def send(task: tubes.Task) -> None:
+                task.checkpoint(progress=0.5, note="half way")
+                while not worker_stops:
+                    time.sleep(0.05)
+
+            @worker.every(3600)
+            def clean() -> None: ...
+
+            worker_stops: list[int] = []
+            with worker.running():
+                page = dashboard.open("workers")
+                row = page.locator("tbody tr")
+                expect(row).to_contain_text("mail")
+                expect(row).to_contain_text("half way")
+                page.get_by_role("link", name="Schedules", exact=True).click()
+                expect(page.locator("tbody tr")).to_contain_text("clean")
+                worker_stops.append(1)
+
+
+def test_missing_tube_and_unknown_view_say_so(dashboard: Dashboard) -> None:
+    page = dashboard.open("tubes", "nothing")
+    expect(page.get_by_role("alert")).to_contain_text("nothing")
+    page = dashboard.open("elsewhere")
+    expect(page.get_by_text("There is no such page.")).to_be_visible()
+
+
+@pytest.mark.parametrize("view", ["tubes", "workers", "schedules", "audit"])
+def test_empty_namespace_explains_itself(dashboard: Dashboard, view: str) -> None:
+    expect(dashboard.open(view).locator("p.empty")).to_be_visible()
