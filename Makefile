@@ -12,7 +12,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 # Let Python write .pyc files even if the user's environment forbids it: the tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo pipeline test test-rest test-all mutants soak soak-faults soak-kills soak-jobs soak-serve aio check docs matrix bench bench-crawl bench-peers bench-spark bench-scale guard clean
+.PHONY: demo pipeline test test-rest test-all mutants soak soak-faults soak-kills soak-jobs soak-serve screenshots aio check docs matrix bench bench-crawl bench-peers bench-spark bench-scale guard clean
 
 .venv/demo: EXTRAS := examples
 .venv/dashboard: EXTRAS := examples http
@@ -63,6 +63,9 @@ soak-jobs: .venv/test  ## a job of 1,000,000 items whose worker is deployed 20 t
 
 soak-serve: .venv/test  ## kill `tubes serve` 50 times during deliveries, and hold 10,000 idle connections: make soak-serve ARGS="--kills 5"
 	$(BIN)/python -m tests.serve.soak $(ARGS)
+
+screenshots: .venv/test  ## take the pictures of the dashboard for the pages, in Chromium
+	$(BIN)/python docs/screenshots.py
 
 aio: .venv/check  ## generate tubes/aio, the asyncio API, from tubes/sync
 	$(BIN)/python .ci/make_aio.py
