@@ -13,9 +13,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import django.conf
 import httpx
 import pytest
-from django.conf import settings
 from django.core.asgi import get_asgi_application
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -158,8 +158,9 @@ def mount_in_starlette(app: ASGIApp) -> ASGIApp:
 
 
 def mount_in_django(app: ASGIApp) -> ASGIApp:
-    if not settings.configured:
-        settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=())
+    # The object of the settings itself must not be a name of this module: pytest asks it for its marks.
+    if not django.conf.settings.configured:
+        django.conf.settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=())
     return Starlette(routes=[Mount("/admin/queue", app), Mount("/", get_asgi_application())])
 
 

@@ -353,6 +353,7 @@ class _Endpoint:
             call.check(right)
         response = await handler(call)
         if "namespace" in path and scope["method"] != "GET" and response.status_code < 400:
+            name: str = getattr(handler, "func", handler).__name__  # Within a partial.
             facts = {"arguments": call.arguments}
-            await record(self._service, call.namespace, call.caller, f"lmstfy.token{handler.__name__}", **facts)
+            await record(self._service, call.namespace, call.caller, f"lmstfy.token{name}", **facts)
         await response(scope, receive, send)
