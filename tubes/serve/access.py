@@ -39,7 +39,7 @@ def is_from_browser(scope: Scope) -> bool:
 
 
 def is_from_other_page(scope: Scope) -> bool:
-    """True if a web page sends this request that this address has not served, as far as its browser says."""
+    """True if the browser says that a page from another address sends this request."""
     headers = {name: value.decode("latin-1") for name, value in scope.get("headers", ())}
     own = f"{scope['scheme']}://{headers.get(b'host', '')}"
     return (

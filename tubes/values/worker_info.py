@@ -80,8 +80,9 @@ class WorkerInfo:
     #: The time of the last heartbeat: seconds since the epoch.
     seen: float = 0.0
     handlers: tuple[HandlerInfo, ...] = ()
-    #: The number of tasks that it holds, and the oldest of them, at most 100.
+    #: The number of tasks that it holds.
     in_hand: int = 0
+    #: The tasks that it has held longest, at most 100.
     tasks: tuple[HeldTask, ...] = field(default=())
     #: The results of its tasks so far, as in the `Summary` of its run.
     acked: int = 0

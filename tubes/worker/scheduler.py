@@ -44,8 +44,9 @@ class Scheduler:
         self._queue: Final = queue
         self._schedules: list[tuple[str, str, Schedule]] = []
         self._planner: asyncio.Task[None] | None = None
-        # By tube and name: the next occurrence, and the last one that was handled here, with its result.
+        #: The time of the next occurrence, by tube and name.
         self._next: Final[dict[tuple[str, str], int]] = {}
+        #: The time of the last occurrence that this worker handled, and its result, by tube and name.
         self._last: Final[dict[tuple[str, str], tuple[float, str | None]]] = {}
 
     def follow(self, routes: Iterable[Route]) -> None:

@@ -63,5 +63,5 @@ def _serve_file(content: bytes, media_type: str) -> Callable[[Request], Awaitabl
 
 
 async def _redirect(request: Request) -> Response:
-    """Redirect to the page, relative to the path that the browser knows: a proxy may have removed its start."""
+    """Redirect to the page by a relative path: a proxy may have removed the start of the path of this request."""
     return Response(None, 307, {"location": "ui/", "cache-control": "no-cache"})
