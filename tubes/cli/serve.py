@@ -143,7 +143,7 @@ def serve(
     ] = 1,
     ui: Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the dashboard at /ui/.")] = True,
     history: Annotated[
-        bool, typer.Option("--history", help="Keep an hour of counts of all tubes, even if nobody looks at them.")
+        bool, typer.Option("--history", help="Sample the counts of all tubes always, not only for open dashboards.")
     ] = False,
     config: Annotated[
         Path | None,
@@ -200,8 +200,16 @@ def serve(
         networks, secrets = tuple(callback_network or ()), tuple(callback_secret or ())
         callbacks = Callbacks(tuple(callback), networks, secrets, per_host=callback_per_host)
     limits = Limits(body=max_body, headers_within=headers_within, body_within=body_within, read_within=read_within)
-    settings_of_app: dict[str, Any] = {"callbacks": callbacks, "pushes": pushes, "ui": ui, "history": history}
-    app = create_app(queue, tokens=known, limits=limits, access_log=write, **settings_of_app)
+    app = create_app(
+        queue,
+        tokens=known,
+        limits=limits,
+        access_log=write,
+        callbacks=callbacks,
+        pushes=pushes,
+        ui=ui,
+        history=history,
+    )
 
     def announce(urls: list[str]) -> None:
         say(f"serving {redact_url(tubes_url)}{note} at {' and '.join(urls)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,30 +31,26 @@ class Dashboard:
         self._page: Final = ui.routes()
         self._app: ASGIApp
         # The task that runs the service; the event loop cancels it at its end.
-        self._running: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[Any] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await receive()
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            await self.close()
-            await send({"type": "lifespan.shutdown.complete"})
-            return
         running = self._running
-        if running is None or running.done() or running.get_loop() is not asyncio.get_running_loop():
-            self._start()
+        if scope["type"] == "lifespan":
+            self._make_app()
+            self._running = asyncio.current_task()
+        elif running is None or running.done() or running.get_loop() is not asyncio.get_running_loop():
+            self._running = asyncio.create_task(_run(self._make_app()))
         await self._app(scope, receive, send)
 
-    def _start(self) -> None:
+    def _make_app(self) -> Service:
         # A session of its own, so that closing it leaves the queue of the program open.
         queue = tubes.aio.connect(self._queue)
         rights = self._rights - {"put", "take"} if queue._connection.codec is None else self._rights
         limits = Limits()
         service = Service(queue, self._tokens, limits, rights)
         routes = [*native.routes(service), *self._page]
-        self._app = Access(make_router(routes, None), None, Bodies(limits.bodies, limits.bodies_of_token))
-        self._running = asyncio.create_task(_run(service))
+        self._app = Access(make_router(routes, service), None, Bodies(limits.bodies, limits.bodies_of_token))
+        return service
 
     async def close(self) -> None:
         """End all requests that wait, and the session on the queue. The next request starts the service again."""
