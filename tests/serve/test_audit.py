@@ -156,6 +156,31 @@ async def test_audit_neither_fails_a_request_nor_concerns_puts_and_takes(
         assert caplog.text.count("no audit today") == 1
 
 
+async def test_only_changes_forget_recent_results(tokens: Tokens) -> None:
+    async with service(tokens=tokens) as http:
+        await http.change("PUT", "mail")
+        await http.change("POST", "mail/tasks", data=1)
+        transport: Any = http._transport
+        recent = transport.app.service.recent
+        _, text = tokens.create([Grant.read("look shop")])
+        look, select = {"authorization": f"Bearer {text}"}, "/v1/shop/tubes/mail/select"
+
+        async def are_kept(status: int, method: str, path: str, **options: Any) -> bool:
+            await http.get("/v1/shop/tubes?limit=9")
+            before = dict(recent._results)
+            assert (await http.request(method, path, **options)).status_code == status
+            return bool(before) and recent._results == before
+
+        assert await are_kept(200, "POST", select, json={"action": "count"}, headers=look)
+        assert await are_kept(403, "POST", select, json={"action": "delete"}, headers=look)
+        assert await are_kept(403, "DELETE", "/v1/shop/tubes/mail", headers=look)
+        assert await are_kept(200, "POST", select, json={"action": "count"})
+        assert await are_kept(400, "POST", select, json={"action": "kick", "with": {"reason": "x"}})
+        assert not await are_kept(200, "POST", select, json={"action": "bury"})
+        assert not await are_kept(204, "POST", "/v1/shop/tubes/mail/truncate")
+        assert not await are_kept(204, "DELETE", "/api/shop/mail", headers={"x-token": http.headers["x-token"]})
+
+
 async def test_changes_by_other_apis_are_recorded(tokens: Tokens) -> None:
     async with service(tokens=tokens) as http:
         assert (await http.put("/api/shop/mail?token=x", content=b"1")).status_code == 201

@@ -129,6 +129,7 @@ def test_service_shows_namespaces_that_the_token_may_look_at(tmp_path: Path) -> 
         assert (await client.get("/v1")).status_code == 401
         reply = (await client.get("/v1", headers={"authorization": f"Bearer {text}"})).json()
         assert reply["namespaces"] == ["abc", "new", "shop"]
+        assert reply["rights"] == {"abc": ["look"], "new": ["put", "look"], "shop": ["look"]}
         stored = [str(grant) for grant in token.grants]
         assert reply["token"] == {"id": token.id, "description": "of ann", "grants": stored}
         assert re.fullmatch(r"[\d.]+\w*", reply["version"])
@@ -144,6 +145,7 @@ def test_service_without_tokens_shows_all_namespaces(memory_service: Served) -> 
     memory_service.client.put("/v1/shown/tubes/mail")
     reply = memory_service.client.get("/v1").json()
     assert {"_", "shown"} <= set(reply["namespaces"])
+    assert reply["rights"]["shown"] == ["put", "take", "look", "manage"]
     assert reply["token"] is None
 
 

@@ -9,7 +9,7 @@ The service is a layer over `tubes.aio` and stores no tasks itself. Modules here
 - `sessions.py` keeps the sessions of clients; `events.py` sends changes of tasks to subscribed clients.
 - `tokens.py` defines tokens and their grants, and signs leases; `rates.py` their rate limits.
 - `history.py` samples the counts of tubes, for charts.
-- `recent.py` keeps results of reads that cost much for a moment.
+- `recent.py` is a cache of expensive reads.
 - `audit.py` records who changed what, in a hidden tube of each namespace: `record`.
 - `problems.py` converts errors to replies; `bodies.py` reads bodies; `access.py` is the outermost layer, with request
   ids and the access log, one line of JSON per request.

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Final
 
 from tubes.aio import AsyncTube
-from tubes.backend.selecting import Scan
 from tubes.errors import CodecError, Facts
-from tubes.serve.namespaces import Namespace, limit_time
+from tubes.serve.namespaces import Namespace, limit_time, scan_tasks
 from tubes.serve.tokens import Token
 
 if TYPE_CHECKING:
@@ -36,24 +34,36 @@ def shorten(arguments: Mapping[str, object]) -> Facts:
 
 
 def _shorten(value: object) -> object:
-    # A lone surrogate becomes a question mark.
+    # UTF-8 has no lone surrogates: replace them by question marks.
     text = json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
     return json.loads(text) if len(text) <= _LONGEST else text[:_LONGEST] + "..."
 
 
-async def record(service: Service, namespace: str, token: Token, action: str, **facts: object) -> None:
-    """Add a change that was made by a request. A failure is only logged: the request itself has succeeded.
+async def record(
+    service: Service,
+    namespace: str,
+    token: Token,
+    action: str,
+    *,
+    tube: str | None = None,
+    task: int | None = None,
+    lane: str | None = None,
+    arguments: Mapping[str, object],
+    count: int | None = None,
+) -> None:
+    """Add a change that was made by a request, and forget the recent results of its namespace.
 
-    `facts`: its tube, task, lane, arguments and count, as far as the change has them.
+    `count`: the number of changed tasks, if known. A failure is only logged: the request itself has succeeded.
     """
-    known: Facts = {"token": token.id or None, "description": token.description, "action": action}
-    missing = dict.fromkeys(("tube", "task", "lane", "count"))
+    place: Facts = {"tube": tube, "task": task, "lane": lane}
+    who: Facts = {"token": token.id or None, "description": token.description}
     try:
         space = await service.namespaces.get(namespace)
-        await limit_time(space.queue, _put(space, {**known, **missing, "arguments": {}, **facts}))
-        service.recent.forget(space.name)
+        change = {**who, "action": action, **place, "arguments": arguments, "count": count}
+        await limit_time(space.queue, _put(space, change))
     except Exception as error:
         _log.warning("the audit of namespace %s lacks a change, %s: %s", namespace, action, error)
+    service.recent.forget(namespace)
 
 
 async def _put(space: Namespace, change: Facts) -> None:
@@ -65,17 +75,20 @@ async def _put(space: Namespace, change: Facts) -> None:
 
 async def read(space: Namespace, is_visible: Callable[[Facts], bool], limit: int, before: int | None) -> list[Facts]:
     """Return up to `limit` visible changes, newest first; `before`: only those with smaller ids."""
-    selection: Any = (await _open(space)).select(newest_first=True)
-    scan = Scan(selection._filters, before)
+    tube = await _open(space)
+    parts = scan_tasks(
+        {"newest_first": True}, before, min(limit, _STEP), lambda read: limit_time(space.queue, read(tube))
+    )
     found: list[Facts] = []
-    while len(found) < limit and not scan.ended:
-        await asyncio.sleep(0)  # Let other requests run: few changes may be visible.
-        part = selection._part(scan, selection._filters, min(limit, _STEP), with_data=True)
-        for task in await limit_time(space.queue, part):
-            with suppress(CodecError):
-                change: Facts = {"id": task.id, "at": task.created, **task.data}
-                if is_visible(change):
-                    found.append(change)
+    async with aclosing(parts):
+        async for part in parts:
+            for task in part:
+                with suppress(CodecError):
+                    change: Facts = {"id": task.id, "at": task.created, **task.data}
+                    if is_visible(change):
+                        found.append(change)
+            if len(found) >= limit:
+                break
     return found[:limit]
 
 

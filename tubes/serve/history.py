@@ -1,16 +1,14 @@
-"""Samples of the counts of tubes over the last hour, for charts."""
+"""Samples of the counts of tubes, for charts."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from array import array
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from starlette.exceptions import HTTPException
 
@@ -19,79 +17,66 @@ from tubes.serve.namespaces import NO_NAMESPACE, Namespaces
 from tubes.serve.recent import Recent
 from tubes.values.overview import Overview
 
-#: Seconds between two samples, unless reading all tubes takes more than 1 % of this time: see `Recent`.
+#: Seconds between two samples. They are farther apart if reading all tubes takes long: see `Recent`.
 INTERVAL: Final = 5.0
-#: Maximum samples of a tube: an hour.
+#: Maximum samples of a tube.
 SAMPLES: Final = 720
-#: Maximum tubes with a buffer.
-_MAX_BUFFERS: Final = 1000
-#: Seconds without a change after which a tube's buffer may go to another tube.
+#: Maximum tubes with a ring.
+_MAX_RINGS: Final = 1000
+#: Seconds without a change after which another tube may get the ring of a tube.
 _IDLE: Final = 60.0
 #: Seconds for which a namespace is sampled after a request for its history.
-_WANTED: Final = 30.0
-#: Samples beyond `SAMPLES` after which the oldest are removed from a buffer, all at once.
-_SPARE: Final = 80
-#: What a sample has: counts, and then changes per second.
+_SAMPLED_FOR: Final = 30.0
+#: The columns of a sample: counts, and changes per second.
 COUNTS: Final = ("ready", "taken", "delayed", "buried")
 RATES: Final = ("put", "done", "failed")
 _COLUMNS: Final = (*COUNTS, *RATES)
-#: Numbers of a sample in a buffer: that of the sample, the counts, and the changes since the previous sample.
-_WIDTH: Final = 1 + len(_COLUMNS)
-_MAX: Final = 2**32 - 1
 
 
 class _Tube:
-    """The last counts of a tube, and a buffer of its samples, or None.
+    """A tube of a history.
 
-    `since`: the number of the first sample that is known. `changed`: the time of the last change.
+    `row`: its last counts, and the totals from which the rates are computed. `since`: the number of its first sample.
+    `changed`: the time of its last change. `ring`: its samples; None: its counts have been the same in all samples.
     """
 
-    __slots__ = ("buffer", "changed", "row", "since")
+    __slots__ = ("changed", "ring", "row", "since")
 
     def __init__(self, row: tuple[int, ...], since: int) -> None:
         self.row = row
         self.since = since
         self.changed = 0.0
-        self.buffer: array[int] | None = None
+        self.ring: array[float] | None = None
 
-    def add(self, row: tuple[int, ...], number: int, at: float) -> None:
-        """Add sample `number` to the buffer."""
-        if self.buffer is None:
-            self.buffer = array("I", self.first())
-        counts = (min(count, _MAX) for count in row[: len(COUNTS)])
-        # A count goes down if a put is undone, or if the tube was created again.
-        changes = (
-            min(max(new - old, 0), _MAX) for new, old in zip(row[len(COUNTS) :], self.row[len(COUNTS) :], strict=True)
-        )
-        self.buffer.extend((number, *counts, *changes))
-        if len(self.buffer) > (SAMPLES + _SPARE) * _WIDTH:
-            del self.buffer[: -(SAMPLES + 1) * _WIDTH]
-        self.row, self.changed = row, at
+    def new_ring(self) -> array[float]:
+        """Return a ring in which all samples have the last counts."""
+        return array("f", (*self.row[: len(COUNTS)], *(0 for _ in RATES))) * SAMPLES
 
-    def first(self) -> tuple[int, ...]:
-        """Return the sample with which the buffer starts."""
-        counts = (min(count, _MAX) for count in self.row[: len(COUNTS)])
-        return (self.since, *counts, *(0 for _ in RATES))
-
-
-#: The tubes of all namespaces that have a buffer, longest unchanged first.
-Buffers = dict[_Tube, None]
+    def add(self, row: tuple[int, ...], number: int, elapsed: float) -> None:
+        """Write sample `number` into the ring, `elapsed` seconds after the previous one."""
+        assert self.ring is not None
+        # A total goes down if a put is undone, or if the tube was created again.
+        rates = (max(new - old, 0) / elapsed for new, old in list(zip(row, self.row, strict=True))[len(COUNTS) :])
+        first = number % SAMPLES * len(_COLUMNS)
+        self.ring[first : first + len(_COLUMNS)] = array("f", (*row[: len(COUNTS)], *rates))
 
 
 class History:
     """The samples of the tubes of a namespace.
 
-    A tube gets a buffer when it changes, and the buffer gets only the samples in which the tube has changed. At most
-    1,000 tubes of a process have a buffer, those that changed last. A tube without a buffer seems new at each change.
+    A tube gets a ring of samples when it first changes. At most 1,000 tubes of a process have a ring. A further tube
+    gets the ring of one that has not changed for a minute; if there is none, its samples begin at its last change.
 
-    Memory: 27 MB for 1,000 buffers of tubes that always change, and 0.3 kB for a tube without a buffer.
+    `rings`: the tubes of all namespaces that have a ring, longest unchanged first, with their histories.
+
+    Memory: 20 kB for a ring, and 0.3 kB for a tube without one. A count above 16 million is rounded to 24 bits.
     """
 
-    def __init__(self, buffers: Buffers) -> None:
-        self._buffers: Final = buffers
+    def __init__(self, rings: Rings) -> None:
+        self._rings: Final = rings
         self._tubes: dict[str, _Tube] = {}
-        #: The times of the samples, one more than are shown.
-        self._moments: Final = deque[float](maxlen=SAMPLES + 1)
+        #: The times of the samples, and the number of the last one.
+        self._moments: Final = deque[float](maxlen=SAMPLES)
         self._number = -1
 
     @property
@@ -107,96 +92,87 @@ class History:
 
     def add(self, at: float, tubes: Mapping[str, Overview]) -> None:
         """Add a sample of all tubes at this time."""
+        elapsed = at - (self.at or 0)
         self._moments.append(at)
         self._number += 1
-        known, self._tubes = self._tubes, {}
+        dropped, self._tubes = self._tubes, {}
         for name, overview in tubes.items():
-            tasks, calls = overview.statistics.tasks, overview.statistics.calls
-            failed = calls["bury"] + calls["ttr"]
-            row = (
-                *(tasks["ready"], tasks["taken"], tasks["delayed"], tasks["buried"]),
-                *(calls["put"], tasks["done"], failed),
-            )
-            tube = known.pop(name, None)
-            if tube is None:
-                tube = _Tube(row, self._number)
-            elif row != tube.row:
-                if self._has_buffer(tube, at):
-                    tube.add(row, self._number, at)
-                else:
-                    tube.row, tube.since = row, self._number
-            self._tubes[name] = tube
-        for tube in known.values():
-            self._buffers.pop(tube, None)
+            row = _row_of(overview)
+            tube = self._tubes[name] = dropped.pop(name) if name in dropped else _Tube(row, self._number)
+            if row != tube.row and not self._give_ring(tube, at):
+                tube.since = self._number
+            if tube.ring is not None:
+                tube.add(row, self._number, elapsed)
+            tube.row = row
+        for tube in dropped.values():
+            self._rings.pop(tube, None)
 
-    def _has_buffer(self, tube: _Tube, at: float) -> bool:
-        """True if the tube has a buffer, or may have one."""
-        if tube not in self._buffers and len(self._buffers) >= _MAX_BUFFERS:
-            idle = next(iter(self._buffers))
-            if idle.changed > at - _IDLE:
-                return False
-            del self._buffers[idle]
-            idle.buffer, idle.since = None, self._number
-        self._buffers.pop(tube, None)
-        self._buffers[tube] = None
+    def _give_ring(self, tube: _Tube, at: float) -> bool:
+        """Give a tube that changes a ring, unless it has one. False: there is none left."""
+        if tube.ring is None:
+            if len(self._rings) >= _MAX_RINGS:
+                idle = next(iter(self._rings))
+                if idle.changed > at - _IDLE:
+                    return False
+                owner = self._rings.pop(idle)
+                idle.ring, idle.since = None, owner._number
+            tube.ring = tube.new_ring()
+        self._rings.pop(tube, None)
+        self._rings[tube] = self
+        tube.changed = at
         return True
 
     def forget(self) -> None:
-        """Free the buffers of the namespace."""
+        """Free the rings of the namespace."""
         for tube in self._tubes.values():
-            self._buffers.pop(tube, None)
+            self._rings.pop(tube, None)
 
     def read(self, name: str, count: int, columns: Collection[str] = _COLUMNS) -> dict[str, list[float]]:
-        """Return the last samples of a tube, oldest first: by column, and as `at` their times."""
+        """Return the last `count` samples of a tube, or fewer, oldest first: by column, and as `at` their times."""
         tube = self._tubes.get(name)
         if tube is None:
             return {"at": [], **{column: [] for column in columns}}
-        start = max(tube.since, self._number - count + 1)
-        buffer = tube.first() if tube.buffer is None else tube.buffer
-        numbers = buffer[::_WIDTH]
-        first = max(bisect_right(numbers, start) - 1, 0)
-        offset = self._number + 1 - len(self._moments)
-        found: dict[str, list[float]] = {"at": list(islice(self._moments, start - offset, None))}
-        for place, column in enumerate(_COLUMNS, 1):
-            if column not in columns:
-                continue
-            values = found[column] = []
-            for index, value in enumerate(buffer[first * _WIDTH + place :: _WIDTH], first):
-                number = max(numbers[index], start)
-                repeated = (numbers[index + 1] if index + 1 < len(numbers) else self._number + 1) - number
-                if place <= len(COUNTS):
-                    values += [value] * repeated
-                    continue
-                values += [0] * repeated
-                if value and numbers[index] >= start:
-                    elapsed = self._moments[number - offset] - self._moments[number - offset - 1]
-                    values[-repeated] = round(value / elapsed, 2)
+        size = min(count, SAMPLES, self._number - tube.since + 1)
+        ring, oldest = tube.ring or tube.new_ring(), (self._number + 1) % SAMPLES
+        found: dict[str, list[float]] = {"at": list(self._moments)[-size:]}
+        for index, column in enumerate(_COLUMNS):
+            if column in columns:
+                values = ring[index :: len(_COLUMNS)]
+                digits = None if column in COUNTS else 2
+                found[column] = [round(value, digits) for value in (values[oldest:] + values[:oldest])[-size:]]
         return found
 
 
+#: See `History`.
+Rings: TypeAlias = dict[_Tube, History]
+
+
+def _row_of(overview: Overview) -> tuple[int, ...]:
+    """Return the counts of a tube, and the totals for its rates."""
+    tasks, calls = overview.statistics.tasks, overview.statistics.calls
+    return (*(tasks[state] for state in COUNTS), calls["put"], tasks["done"], calls["bury"] + calls["ttr"])
+
+
 class _Sampler:
-    """The history of a namespace, and who wants it."""
+    """The history of a namespace, and the streams that read it."""
 
-    def __init__(self, buffers: Buffers) -> None:
-        self.history: Final = History(buffers)
-        self.wanted_until = 0.0
-        self.watchers: Final[set[asyncio.Queue[float]]] = set()
+    def __init__(self, rings: Rings) -> None:
+        self.history: Final = History(rings)
+        self.sample_until = 0.0
+        self.streams: Final[set[asyncio.Queue[float]]] = set()
         self.task: asyncio.Task[None] | None = None
-        self._last: Mapping[str, Overview] | None = None
 
-    def add(self, tubes: Mapping[str, Overview]) -> None:
+    def add(self, at: float, tubes: Mapping[str, Overview]) -> None:
         """Add a sample and report it, unless it is the previous one."""
-        at = next((overview.at for overview in tubes.values()), time.time())
-        if tubes is not self._last and at > (self.history.at or 0):
-            self._last = tubes
+        if at > (self.history.at or 0):
             self.history.add(at, tubes)
-            for moments in self.watchers:
+            for moments in self.streams:
                 if not moments.full():
                     moments.put_nowait(at)
 
 
 class Samplers:
-    """Sample each namespace as long as someone looks at its history; afterwards forget it.
+    """Sample each namespace as long as a client reads its history; afterwards forget it.
 
     `clock`: a function that returns the time in seconds.
     """
@@ -205,51 +181,56 @@ class Samplers:
         self._namespaces: Final = namespaces
         self._recent: Final = recent
         self._clock: Final = clock
-        self._buffers: Final[Buffers] = {}
+        self._rings: Final[Rings] = {}
         self._samplers: Final[dict[str, _Sampler]] = {}
 
-    def want(self, namespace: str) -> History:
+    def keep_sampling(self, namespace: str) -> History:
         """Return the history of a namespace, and sample it for the next 30 seconds."""
-        return self._want(namespace).history
+        return self._keep_sampling(namespace).history
 
-    def _want(self, namespace: str) -> _Sampler:
+    def _keep_sampling(self, namespace: str) -> _Sampler:
         sampler = self._samplers.get(namespace)
         if sampler is None:
-            sampler = self._samplers[namespace] = _Sampler(self._buffers)
+            sampler = self._samplers[namespace] = _Sampler(self._rings)
             sampler.task = asyncio.create_task(self._run(namespace, sampler))
-        sampler.wanted_until = self._clock() + _WANTED
+        sampler.sample_until = self._clock() + _SAMPLED_FOR
         return sampler
 
     @contextmanager
     def watch(self, namespace: str) -> Generator[asyncio.Queue[float]]:
         """Sample a namespace during a block. Yield a queue of the times of its samples, with that of the last one."""
         moments: asyncio.Queue[float] = asyncio.Queue(1)
-        sampler = self._want(namespace)
+        sampler = self._keep_sampling(namespace)
         if sampler.history.at is not None:
             moments.put_nowait(sampler.history.at)
-        sampler.watchers.add(moments)
+        sampler.streams.add(moments)
         try:
             yield moments
         finally:
-            sampler.watchers.discard(moments)
+            sampler.streams.discard(moments)
 
     async def _run(self, namespace: str, sampler: _Sampler) -> None:
         try:
-            while sampler.watchers or self._clock() < sampler.wanted_until:
+            while sampler.streams or self._clock() < sampler.sample_until:
                 with suppress(TubesError, HTTPException):  # Requests report the same error.
-                    sampler.add(await self.overview(namespace))
+                    sampler.add(*await self._read(namespace))
                 await asyncio.sleep(INTERVAL)
         finally:
             sampler.history.forget()
             del self._samplers[namespace]
 
-    async def overview(self, namespace: str, *, ages: bool = False) -> dict[str, Overview]:
+    async def recent_tubes(self, namespace: str, *, ages: bool = False) -> dict[str, Overview]:
         """Return a recent overview of all tubes of a namespace."""
+        _, tubes = await self._read(namespace, ages=ages)
+        return tubes
 
-        async def read() -> dict[str, Overview]:
-            return await self._namespaces.overview_of(namespace, ages=ages)
+    async def _read(self, namespace: str, *, ages: bool = False) -> tuple[float, dict[str, Overview]]:
+        """Return a recent overview of all tubes, and its time by the clock of this process."""
 
-        return await self._recent.get(namespace, ("overview", ages), read)
+        async def read() -> tuple[float, dict[str, Overview]]:
+            return time.time(), await self._namespaces.read_all_tubes(namespace, ages=ages)
+
+        return await self._recent.get(namespace, ("tubes", ages), read)
 
     async def run(self) -> None:
         """Sample all namespaces with tubes."""
@@ -258,7 +239,7 @@ class Samplers:
             with suppress(TubesError):
                 names = (NO_NAMESPACE, *await self._namespaces.names())
             for name in names:
-                self._want(name)
+                self._keep_sampling(name)
             await asyncio.sleep(INTERVAL)
 
     async def close(self) -> None:

@@ -103,7 +103,7 @@ class Metrics:
         """Return the metrics of the tubes that a token may look at."""
         namespaces = self._service.namespaces
         started_at = time.perf_counter()
-        overviews = await limit_time(namespaces.root, namespaces.overview(token, ages=True), _TIMEOUT)
+        overviews = await limit_time(namespaces.root, namespaces.read_tubes(token, ages=True), _TIMEOUT)
         families = make_families("namespace")
         families["tubes_up"].add_metric([], 1)
         families["tubes_look_seconds"].add_metric([], time.perf_counter() - started_at)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Generator
-from contextlib import contextmanager, suppress
-from typing import Final, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Final, TypeAlias, TypeVar
 
 from starlette.exceptions import HTTPException
 
 from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
+from tubes.backend.selecting import Scan
 from tubes.drivers.driver import check_namespace, check_tube_name
-from tubes.errors import ConnectionLost, TubeNotFound, TubesError
+from tubes.errors import ConnectionLost, Facts, TubeNotFound, TubesError
 from tubes.serve.events import Listeners
 from tubes.serve.tokens import ANONYMOUS, Token
 from tubes.values.codecs import RawCodec
@@ -51,6 +52,32 @@ async def limit_time(queue: AsyncQueue, work: Awaitable[Value], seconds: float =
         raise ConnectionLost(url=queue._connection.url, why=f"no reply within {seconds:g} s") from None
 
 
+_Read: TypeAlias = Callable[[AsyncTube], Awaitable[list[AsyncTask]]]
+
+
+async def scan_tasks(
+    filters: Facts,
+    after: int | None,
+    size: int,
+    run: Callable[[_Read], Awaitable[list[AsyncTask]]],
+) -> AsyncGenerator[list[AsyncTask]]:
+    """Yield parts of the tasks that pass the filters of `Tube.select`, after the id `after`.
+
+    A part is up to `size` tasks; it may be empty. `run`: calls the given function with the tube.
+    """
+    scan: Scan | None = None
+
+    def read(tube: AsyncTube) -> Awaitable[list[AsyncTask]]:
+        nonlocal scan
+        selection = tube.select(**filters)
+        scan = scan or Scan(selection._filters, after)
+        return selection._part(scan, selection._filters, size, with_data=True)
+
+    while not (scan and scan.ended):
+        await asyncio.sleep(0)  # Let other requests run: few tasks may pass the filters.
+        yield await run(read)
+
+
 class Namespace:
     """The tubes of one namespace. `name`: as in paths, where `_` means tubes without a namespace."""
 
@@ -77,19 +104,19 @@ class Namespace:
         """Open a session that ends within `ttl` seconds if this process is killed."""
         return AsyncQueue(self.queue._connection.sibling(None, None, ttl))
 
-    async def overview(self, patterns: Collection[str], *, ages: bool) -> dict[str, Overview]:
+    async def read_tubes(self, patterns: Collection[str], *, ages: bool) -> dict[str, Overview]:
         """Return the tubes whose names match. With exact names the cost depends only on the number of results."""
         result = self.queue._connection.overview(ages, patterns)
         return result if isinstance(result, dict) else await result
 
-    async def overview_of_all(self, *, ages: bool) -> dict[str, Overview]:
+    async def read_all_tubes(self, *, ages: bool) -> dict[str, Overview]:
         """Return all tubes. In memory they are read in parts, and other requests run in between."""
         if not self._is_local:
-            return await self.overview(("*",), ages=ages)
+            return await self.read_tubes(("*",), ages=ages)
         found: dict[str, Overview] = {}
         names = await self.queue.tubes()
         for start in range(0, len(names), _PART):
-            found |= await self.overview(names[start : start + _PART], ages=ages)
+            found |= await self.read_tubes(names[start : start + _PART], ages=ages)
             await asyncio.sleep(0)
         return found
 
@@ -170,7 +197,7 @@ class Namespaces:
 
     async def _join(self, name: str) -> Namespace:
         await self._make_room()
-        queue = await self.root.namespace("" if name == NO_NAMESPACE else name)
+        queue = await self._open_queue(name)
         try:
             await queue.admin.identify(SESSION, create=True)
         except BaseException:
@@ -200,43 +227,44 @@ class Namespaces:
     async def open_used(self) -> None:
         """Open the namespaces with taken tasks, to renew sessions left by a process that has ended."""
         with suppress(TubesError, HTTPException):  # Requests and health checks report the same error.
-            for name, tubes in (await self.overview()).items():
+            for name, tubes in (await self.read_tubes()).items():
                 if has_taken_tasks(tubes):
                     await self.get(name)
 
     async def names(self) -> list[str]:
         return await self.root.admin.namespaces()
 
-    async def overview(self, token: Token = ANONYMOUS, *, ages: bool = False) -> dict[str, dict[str, Overview]]:
-        """Return the tubes that a token may look at, by namespace, as in paths, and by name.
-
-        It keeps no namespace open.
-        """
+    async def read_tubes(self, token: Token = ANONYMOUS, *, ages: bool = False) -> dict[str, dict[str, Overview]]:
+        """Return the tubes that a token may look at, by namespace, as in paths, and by name."""
         found: dict[str, dict[str, Overview]] = {}
         for name in (NO_NAMESPACE, *await self.names()):
-            patterns = token.patterns("look", name)
-            if not patterns:
-                continue
-            queue = await self.root.namespace("" if name == NO_NAMESPACE else name)
-            try:
-                tubes = await Namespace(name, queue).overview(patterns, ages=ages)
-            finally:
-                await queue.close()
-            if tubes:
-                found[name] = tubes
+            if patterns := token.patterns("look", name):
+                async with self._visit(name) as space:
+                    if tubes := await space.read_tubes(patterns, ages=ages):
+                        found[name] = tubes
         return found
 
-    async def overview_of(self, name: str, *, ages: bool = False) -> dict[str, Overview]:
-        """Return all tubes of a namespace, without keeping it open."""
+    async def read_all_tubes(self, name: str, *, ages: bool = False) -> dict[str, Overview]:
+        """Return all tubes of a namespace."""
+        async with self._visit(name) as space:
+            return await space.read_all_tubes(ages=ages)
+
+    @asynccontextmanager
+    async def _visit(self, name: str) -> AsyncGenerator[Namespace]:
+        """Open a namespace during a block, without the session of its takes, unless it is open already."""
         space = self._open.get(name)
         if space is not None:
             with space.hold():
-                return await space.overview_of_all(ages=ages)
-        queue = await self.root.namespace("" if name == NO_NAMESPACE else name)
+                yield space
+            return
+        queue = await self._open_queue(name)
         try:
-            return await Namespace(name, queue).overview_of_all(ages=ages)
+            yield Namespace(name, queue)
         finally:
             await queue.close()
+
+    async def _open_queue(self, name: str) -> AsyncQueue:
+        return await self.root.namespace("" if name == NO_NAMESPACE else name)
 
     async def ping(self) -> None:
         """Look up a tube, in O(1). Raise the error of the backend, if any."""

@@ -1,4 +1,4 @@
-"""Results of reads that cost much, reused for a short time."""
+"""A cache of expensive reads."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class _Result:
 class Recent:
     """The recent results of a service, for operations that read all tubes of a namespace or all lanes of a tube.
 
-    A result is reused for 100 times the time that it took to read, at least a second and at most 30. A request of this
-    process that needs the right to manage forgets the results of its namespace; changes by puts, takes, and other
-    processes show when the result is read again.
+    A result is reused for 100 times the time that it took to read, at least a second and at most 30. A change that the
+    audit records forgets the results of its namespace in this process; changes by puts, takes, and other processes show
+    when the result is read again.
 
     `clock`: a function that returns the time in seconds.
     """
@@ -68,11 +68,11 @@ class Recent:
 
     def forget(self, namespace: str) -> None:
         """Read the results of this namespace again at their next use."""
-        for place in [place for place in self._results if place[0] == namespace]:
-            del self._results[place]
+        for key in [key for key in self._results if key[0] == namespace]:
+            del self._results[key]
 
     def _drop_old(self, now: float) -> None:
         """Drop the results that are no longer reused, and the oldest ones if there are too many."""
-        for place, result in list(self._results.items()):
+        for key, result in list(self._results.items()):
             if result.until is not None and (result.until <= now or len(self._results) >= _MAX_RESULTS):
-                del self._results[place]
+                del self._results[key]

@@ -25,7 +25,8 @@ from tubes.values.lease import Lease
 #: Rights of a grant. `put`: put and call. `take`: take tasks, and end or renew these takes. `look`: see tubes, tasks
 #: and events. `manage`: create, alter, pause and drop tubes, and change tasks that other clients hold. `admin`: manage
 #: tokens.
-RIGHTS: Final = ("put", "take", "look", "manage", "admin")
+TUBE_RIGHTS: Final = ("put", "take", "look", "manage")
+RIGHTS: Final = (*TUBE_RIGHTS, "admin")
 ALL_RIGHTS: Final = frozenset(RIGHTS)
 #: Names of rates: uses of each right, and bytes put.
 RATES: Final = (*RIGHTS, "bytes")

@@ -103,8 +103,8 @@ class _Endpoint:
             body = _object(await read_body(scope, receive, self._service.max_body(token)))
             response = await limit_time(self._service.namespaces.root, self._act(body, token))
             if self._right == "manage":
-                facts = {"tube": TUBE, "arguments": shorten({"id": body.get("id")})}
-                await record(self._service, NO_NAMESPACE, token, "later.delete", **facts)
+                arguments = shorten({"id": body.get("id")})
+                await record(self._service, NO_NAMESPACE, token, "later.delete", tube=TUBE, arguments=arguments)
         await response(scope, receive, send)
 
 

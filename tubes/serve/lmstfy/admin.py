@@ -20,17 +20,15 @@ from tubes.errors import Facts, InvalidOption
 from tubes.serve.access import REPLY_TO_ERROR, is_from_browser, notes_of
 from tubes.serve.audit import record
 from tubes.serve.bodies import json_reply, parse_object, read_body
-from tubes.serve.lmstfy.calls import MAX_NAME, NAME, bad_request, error_reply, not_found
+from tubes.serve.lmstfy.calls import MAX_NAME, NAME, bad_request, error_reply, name_of, not_found
 from tubes.serve.lmstfy.metrics import POOL
 from tubes.serve.lmstfy.metrics import Metrics as LmstfyMetrics
 from tubes.serve.metrics import MEDIA_TYPE, Metrics
 from tubes.serve.rates import Rate
 from tubes.serve.service import Service
-from tubes.serve.tokens import ANONYMOUS, Grant, Token, Tokens, id_of
+from tubes.serve.tokens import ANONYMOUS, TUBE_RIGHTS, Grant, Token, Tokens, id_of
 
 Handler: TypeAlias = "Callable[[AdminCall], Awaitable[Response]]"
-#: The rights of tokens created here.
-_RIGHTS: Final = frozenset({"put", "take", "look", "manage"})
 #: The rights that lmstfy's limits count, by lmstfy's names for them.
 _LIMITS: Final = {"read": "take", "write": "put"}
 #: Either of these rights shows the names of tubes.
@@ -185,7 +183,7 @@ async def _create(call: AdminCall) -> Response:
         if pool != POOL:
             raise bad_request("pool not found")
         text = suffix
-    grants = [Grant(_RIGHTS, namespace, tube) for tube in call.tubes]
+    grants = [Grant(frozenset(TUBE_RIGHTS), namespace, tube) for tube in call.tubes]
     token, created = call.tokens.create(grants, parameters["description"], text=text)
     call.arguments = {"token": token.id, "description": token.description}
     return json_reply({"token": created}, 201)
@@ -270,7 +268,7 @@ async def _list_limits(call: AdminCall) -> Response:
 
 async def _info(call: AdminCall) -> Response:
     """List the queues that the token may see, by namespace."""
-    tubes_by_namespace = await call.service.namespaces.overview()
+    tubes_by_namespace = await call.service.namespaces.read_tubes()
     visible = {
         space: sorted(tube for tube in tubes if any(call.caller.may(right, space, tube) for right in _VIEW_RIGHTS))
         for space, tubes in tubes_by_namespace.items()
@@ -318,7 +316,7 @@ def routes(service: Service, metrics: LmstfyMetrics, service_metrics: Metrics, v
     async def show_metrics(call: AdminCall) -> Response:
         if not _has_right_everywhere(call.caller, _VIEW_RIGHTS):
             raise HTTPException(403, "the token must have a grant for all tubes of all namespaces: look without names")
-        text = metrics.text(await call.service.namespaces.overview())
+        text = metrics.text(await call.service.namespaces.read_tubes())
         return Response(text + await service_metrics.text(ANONYMOUS), media_type=MEDIA_TYPE)
 
     async def show_version(call: AdminCall) -> Response:
@@ -353,7 +351,6 @@ class _Endpoint:
             call.check(right)
         response = await handler(call)
         if "namespace" in path and scope["method"] != "GET" and response.status_code < 400:
-            name: str = getattr(handler, "func", handler).__name__  # Within a partial.
-            facts = {"arguments": call.arguments}
-            await record(self._service, call.namespace, call.caller, f"lmstfy.token{name}", **facts)
+            action = f"lmstfy.token{name_of(handler)}"
+            await record(self._service, call.namespace, call.caller, action, arguments=call.arguments)
         await response(scope, receive, send)

@@ -55,6 +55,12 @@ def error_reply(error: BaseException, path: str) -> Response:
     return json_reply({"error": "internal error"}, status)
 
 
+def name_of(handler: Any) -> str:
+    """Return the name of a function, which may be within a partial."""
+    name: str = getattr(handler, "func", handler).__name__
+    return name
+
+
 def not_found() -> HTTPException:
     return HTTPException(404, "api not found")
 
@@ -219,8 +225,8 @@ class Endpoint:
         with self._service.admit(token), space.hold():
             if right == "manage":
                 response = await handler(call)
-                facts = {"tube": queues, "arguments": call.arguments}
-                await record(self._service, space.name, token, f"lmstfy.{handler.__name__}", **facts)
+                action = f"lmstfy.{name_of(handler)}"
+                await record(self._service, space.name, token, action, tube=queues, arguments=call.arguments)
                 return response
             if status is None or not token.rates:
                 return await handler(call)

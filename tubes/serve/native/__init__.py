@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from tubes import __version__
 from tubes.serve.bodies import to_json
-from tubes.serve.native import audit, leases, sessions, streams, takes, tasks, tubes, version, workers
+from tubes.serve.native import audit, leases, service, sessions, streams, takes, tasks, tubes, workers
 from tubes.serve.native.openapi import description
 from tubes.serve.native.operations import Operation, routes_of
 from tubes.serve.service import Service
@@ -25,17 +25,17 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *tubes.OPERATIONS,
     *sessions.OPERATIONS,
     *streams.OPERATIONS,
-    *version.OPERATIONS,
+    *service.OPERATIONS,
     *workers.OPERATIONS,
     *audit.OPERATIONS,
 )
 
 
-def routes(service: Service) -> list[BaseRoute]:
+def routes(state: Service) -> list[BaseRoute]:
     """Return the routes of the native API and of its description."""
     body = to_json(description(OPERATIONS, __version__))
 
     async def openapi(request: Request) -> Response:
         return Response(body, 200, None, "application/json")
 
-    return [*routes_of(service, OPERATIONS), Route("/openapi.json", openapi, name="openapi")]
+    return [*routes_of(state, OPERATIONS), Route("/openapi.json", openapi, name="openapi")]

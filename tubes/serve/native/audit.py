@@ -47,7 +47,7 @@ async def list_changes(call: Call) -> Response:
     def is_visible(change: Facts) -> bool:
         if change["tube"] is None:
             return call.token.may_somewhere("admin", call.space.name)
-        return call.token.may("look", call.space.name, change["tube"])
+        return call.may("look", change["tube"])
 
     limit, before = query.get("limit", 100), query.get("before")
     # It costs much if the token may see few of the changes.

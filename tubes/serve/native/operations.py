@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from tubes.drivers.driver import check_namespace, check_tube_name
 from tubes.errors import Facts, InvalidOption, cut
-from tubes.serve.audit import record, shorten
+from tubes.serve import audit
 from tubes.serve.bodies import from_json, parse_object, read_body
 from tubes.serve.namespaces import NO_NAMESPACE, Namespace
 from tubes.serve.native import schemas
@@ -45,15 +45,16 @@ _CHECK_ID: Final = schemas.compile_schema(PATH["id"])
 class Call(BaseCall):
     """A request for one operation."""
 
-    __slots__ = ("arguments", "operation")
+    __slots__ = ("_members", "_parameters", "operation")
 
     def __init__(
         self, service: Service, operation: Operation, token: Token, space: Namespace, scope: Scope, receive: Receive
     ) -> None:
         super().__init__(service, token, space, scope, receive)
         self.operation: Final = operation
-        #: The arguments of a change, for the audit.
-        self.arguments: Facts = {}
+        #: The members of the body, and the parameters of the query, for the audit.
+        self._members: Facts = {}
+        self._parameters: Facts = {}
 
     @property
     def tube(self) -> str:
@@ -63,9 +64,13 @@ class Call(BaseCall):
     def task(self) -> int:
         return int(_CHECK_ID("id", _parse_value(self.path["id"], PATH["id"])))
 
+    def may(self, right: str, tube: str) -> bool:
+        """True if the token has this right on the tube."""
+        return self.token.may(right, self.space.name, tube)
+
     def check(self, right: str, tube: str) -> None:
         """Raise `HTTPException(403)` unless the token has this right on the tube."""
-        if not self.token.may(right, self.space.name, check_tube_name(tube)):
+        if not self.may(right, check_tube_name(tube)):
             raise HTTPException(403, f"the token has no right to {right} in tube {tube!r} of {self.space.name!r}")
 
     async def use(self, right: str) -> None:
@@ -91,8 +96,7 @@ class Call(BaseCall):
                 raise InvalidOption(option=name, value=value, rule="must be given only once")
             parameters[name] = _parse_value(value, self.operation.query.get(name, schemas.TEXT))
         self.operation.check_query("query", parameters)
-        if self.operation.is_change:
-            self.arguments |= shorten(parameters)
+        self._parameters = {**parameters}
         return parameters
 
     @property
@@ -111,15 +115,17 @@ class Call(BaseCall):
     async def body(self) -> Facts:
         members = parse_object(await self.raw())
         self.operation.check_body("body", members)
-        if self.operation.is_change:
-            has_data = "data" in self.operation.body["properties"]
-            self.arguments |= {"members": list(members)} if has_data else shorten(members)
+        self._members = {**members}
         return members
 
-    async def record(self, count: int | None = None) -> None:
-        """Add the change that this request made to the audit. `count`: the number of changed tasks, if known."""
-        path = self.path
-        await record(
+    async def changed(self, count: int | None = None) -> None:
+        """Record in the audit that this request has changed tubes, or tasks that its client does not hold.
+
+        `count`: the number of changed tasks, if known.
+        """
+        path, members = self.path, self._members
+        has_data = "data" in self.operation.body["properties"]
+        await audit.record(
             self.service,
             self.space.name,
             self.token,
@@ -127,7 +133,8 @@ class Call(BaseCall):
             tube=path.get("tube"),
             task=self.task if "id" in path else None,
             lane=cut(str, path["lane"]) if "lane" in path else None,
-            arguments=self.arguments,
+            arguments=audit.shorten(self._parameters)
+            | ({"members": list(members)} if has_data else audit.shorten(members)),
             count=count,
         )
 
@@ -140,8 +147,8 @@ class Operation:
     path: str
     handler: Handler
     #: The right that it requires on the tube of the path. Without a tube in the path, the endpoint accepts the right on
-    #: any tube of the namespace, and the handler checks each tube. `look|manage`: one of them, and the handler calls
-    #: `Call.use` with the right that the body requires.
+    #: any tube of the namespace, and the handler checks each tube. `look|manage`: one of them; the handler calls
+    #: `Call.use` with the right that the body requires, and `Call.changed` after a change.
     right: str
     body: Schema = field(default_factory=lambda: schemas.request_schema({}))
     query: Fields = field(default_factory=dict[str, Schema])
@@ -161,11 +168,6 @@ class Operation:
     @cached_property
     def check_query(self) -> Check:
         return schemas.compile_schema(schemas.request_schema(self.query, **self.rules))
-
-    @cached_property
-    def is_change(self) -> bool:
-        """True if it changes tubes, or tasks that the client does not hold: the audit records its requests."""
-        return "manage" in self.right.split("|")
 
     @property
     def name(self) -> str:
@@ -212,12 +214,10 @@ class _Endpoint:
             try:
                 response = await operation.handler(call)
                 if operation.right == "manage":
-                    await call.record()
+                    await call.changed()
                 await response(scope, receive, send)
             finally:
                 space.users -= 1
-                if "manage" in rights and operation.method != "GET":
-                    self._service.recent.forget(space.name)
 
 
 def _is_allowed(token: Token, right: str, path: dict[str, str]) -> bool:

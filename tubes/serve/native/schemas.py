@@ -79,7 +79,8 @@ SECONDS: Final = number()
 #: Number of tasks of a batch or a list, and seconds for which a request may wait.
 BATCH: Final = integer(1, Limits.batch)
 WAIT: Final = number(0, Limits.wait)
-MOMENT: Final[Schema] = {"type": "number"}
+NUMBER: Final[Schema] = {"type": "number"}
+MOMENT: Final = NUMBER
 FLAG: Final[Schema] = {"type": "boolean"}
 #: A flag in a query.
 SWITCH: Final = one_of("true", "false", "1", "0")

@@ -6,14 +6,16 @@ import codecs
 import json
 import math
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
 from tubes.aio import AsyncTask
 from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
 from tubes.drivers.options import MAX_BURST, SECOND
-from tubes.errors import Facts, InvalidOption
+from tubes.errors import DriverNotFound, Facts, InvalidOption
 from tubes.serve.bodies import encode_data, encode_reply, from_json
+from tubes.serve.history import RATES
 from tubes.serve.native.operations import Call
 from tubes.serve.native.schemas import (
     ANY,
@@ -24,6 +26,7 @@ from tubes.serve.native.schemas import (
     INTEGER,
     MOMENT,
     NONEMPTY,
+    NUMBER,
     PRI,
     SECONDS,
     TEXT,
@@ -39,6 +42,7 @@ from tubes.serve.native.schemas import (
     pattern_schema,
     request_schema,
 )
+from tubes.serve.tokens import TUBE_RIGHTS
 from tubes.values.options import options_json
 from tubes.values.overview import Overview
 from tubes.values.statistics import Statistics
@@ -179,11 +183,11 @@ OVERVIEW: Final[Schema] = object_schema(
         "paused": FLAG,
         "paused_until": nullable(MOMENT),
         "sessions": INTEGER,
-        "oldest_ready_age": nullable(MOMENT),
+        "oldest_ready_age": nullable(SECONDS),
         "lanes": nullable(INTEGER),
         "throttled_lanes": INTEGER,
-        "rights": list_schema(one_of("put", "take", "look", "manage")),
-        "history": object_schema(dict.fromkeys(("put", "done", "failed", "ready"), list_schema(MOMENT))),
+        "rights": list_schema(one_of(*TUBE_RIGHTS)),
+        "history": object_schema({"ready": list_schema(INTEGER), **dict.fromkeys(RATES, list_schema(NUMBER))}),
     },
     *("options", "sessions", "oldest_ready_age", "history"),
 )
@@ -296,22 +300,21 @@ def statistics_json(statistics: Statistics) -> dict[str, object]:
     }
 
 
-def overview_json(overview: Overview) -> dict[str, object]:
+def overview_json(call: Call, name: str, overview: Overview) -> dict[str, object]:
+    """Return the facts of a tube, and the rights of the token on it."""
+    lanes: int | None = overview.lanes
+    with suppress(DriverNotFound):  # Other programs may use other drivers.
+        if call.space.queue._connection.find_driver(overview.driver).lane is None:
+            lanes = None
     return {
         "driver": overview.driver,
         "options": None if overview.options is None else options_json(overview.options),
         **statistics_json(overview.statistics),
-        **place_json(overview),
-    }
-
-
-def place_json(overview: Overview) -> dict[str, object]:
-    """Return the facts of a tube that its statistics do not have."""
-    return {
         "sessions": overview.sessions,
         "oldest_ready_age": overview.oldest_ready_age,
-        "lanes": overview.lanes,
+        "lanes": lanes,
         "throttled_lanes": overview.throttled_lanes,
+        "rights": [right for right in TUBE_RIGHTS if call.may(right, name)],
     }
 
 

@@ -303,7 +303,7 @@ async def select(call: Call) -> Response:
     part. To count requires the right to look, all other actions require the right to manage, and `contains` both.
     """
     body: Any = await call.body()
-    action, arguments, ids = body.pop("action"), body.pop("with", {}), body.pop("ids", None)
+    action, arguments, ids = body.pop("action"), {**body.pop("with", {})}, body.pop("ids", None)
     await call.use("look" if action == "count" else "manage")
     if "contains" in body:
         call.check("look", call.tube)
@@ -372,7 +372,7 @@ async def _report(call: Call, selection: _Selection, action: str, arguments: dic
             async with asyncio.timeout(REPLY_TIMEOUT):
                 await asyncio.gather(running, return_exceptions=True)
         if action != "count" and (done or is_complete):
-            await call.record(done)
+            await call.changed(done)
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (stream, events, samples, select)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
-from contextlib import nullcontext
+from contextlib import aclosing, nullcontext
+from functools import partial
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from tubes.aio import AsyncTask, AsyncTube
-from tubes.backend.selecting import Scan
 from tubes.drivers.options import micros
 from tubes.errors import CallTimeout, Facts, InvalidOption, TubesError
 from tubes.serve.bodies import json_reply
+from tubes.serve.namespaces import scan_tasks
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.native.schemas import Schema
@@ -168,24 +167,16 @@ async def list_tasks(call: Call) -> Response:
     query = call.query()
     limit = query.pop("limit", 100)
     after, preview = query.pop("after", None), query.pop("preview", None)
-    parts: list[bytes] = []
-    size = 0
-    scan: Scan | None = None
-
-    def read(tube: AsyncTube) -> Awaitable[list[AsyncTask]]:
-        nonlocal scan
-        selection = tube.select(**query)
-        scan = scan or Scan(selection._filters, after)
-        return selection._part(scan, selection._filters, min(limit - len(parts), MAX_STEP), with_data=True)
-
-    while len(parts) < limit and size < MAX_REPLY and not (scan and scan.ended):
-        await asyncio.sleep(0)  # Let other requests run: few tasks may pass the filters.
-        if has_disconnected(call.receive):
-            raise ClientDisconnected
-        for task in await call.space.apply(call.tube, read):
-            parts.append(shapes.task_json(call, task, preview=preview))
-            size += len(parts[-1])
-    return Response(b'{"tasks":[%b]}' % b",".join(parts), 200, None, "application/json")
+    tasks: list[bytes] = []
+    parts = scan_tasks(query, after, min(limit, MAX_STEP), partial(call.space.apply, call.tube))
+    async with aclosing(parts):
+        async for part in parts:
+            if has_disconnected(call.receive):
+                raise ClientDisconnected
+            tasks += [shapes.task_json(call, task, preview=preview) for task in part[: limit - len(tasks)]]
+            if len(tasks) >= limit or sum(map(len, tasks)) >= MAX_REPLY:
+                break
+    return Response(b'{"tasks":[%b]}' % b",".join(tasks), 200, None, "application/json")
 
 
 @operation("GET", "/tubes/{tube}/tasks/{id}", "look", query={"preview": shapes.PREVIEW}, replies={200: shapes.TASK})
@@ -282,7 +273,7 @@ async def get_result(call: Call) -> Response:
 
 def task_reply(call: Call, task: AsyncTask) -> Response:
     """Return a task as a reply, without its data if the client may not see that."""
-    may_look = call.operation.right == "take" or call.token.may("look", call.space.name, task.tube)
+    may_look = call.operation.right == "take" or call.may("look", task.tube)
     body = shapes.task_json(call, task) if may_look else shapes.facts_json(task).encode()
     return Response(body, 200, None, "application/json")
 

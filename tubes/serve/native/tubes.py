@@ -10,14 +10,13 @@ from typing import Any, Final, cast
 from starlette.responses import Response
 
 from tubes.aio import AsyncTube
-from tubes.errors import TubeExists, TubeNotFound
+from tubes.errors import Facts, TubeExists, TubeNotFound
 from tubes.serve.bodies import json_reply
 from tubes.serve.history import COUNTS, RATES, SAMPLES
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.native.schemas import Fields, Schema
 from tubes.values.lane import LaneInfo
-from tubes.values.options import options_json
 from tubes.values.overview import Overview, exact_names, match_names
 from tubes.values.reasons import kind_of
 
@@ -60,9 +59,7 @@ _MAX_LANES: Final = 10_000
 #: The oldest and the newest buried tasks that are sampled, and the maximum bytes of their data.
 _SAMPLED, _SAMPLED_BYTES = 1000, 2**23
 _SAMPLE: Final[Schema] = schemas.object_schema({"first": schemas.MOMENT, "last": schemas.MOMENT, "id": schemas.INTEGER})
-
-
-#: The sort keys of a list. The largest come first, then the first by name.
+#: The sort keys of a list of tubes, largest first; tubes of one rank are in the order of their names.
 _SORTS: Final[dict[str, Callable[[Overview], float]]] = {
     "ready": lambda tube: tube.statistics.tasks["ready"],
     "taken": lambda tube: tube.statistics.tasks["taken"],
@@ -71,7 +68,6 @@ _SORTS: Final[dict[str, Callable[[Overview], float]]] = {
     "waiting": lambda tube: tube.statistics.waiting,
     "oldest": lambda tube: -1.0 if tube.oldest_ready_age is None else tube.oldest_ready_age,
 }
-_RIGHTS: Final = ("put", "take", "look", "manage")
 
 
 @operation(
@@ -109,12 +105,16 @@ async def list_tubes(call: Call) -> Response:
     """
     query = call.query()
     ages = query.pop("ages", None) in _TRUE
-    patterns = call.token.patterns("look", call.space.name)
-    if not query:
-        found = await call.space.overview(patterns, ages=ages)
-        return json_reply({"tubes": {name: _overview_json(call, name, overview) for name, overview in found.items()}})
+    if query:
+        return await _list_page(call, query, ages=ages)
+    found = await call.space.read_tubes(call.token.patterns("look", call.space.name), ages=ages)
+    return json_reply({"tubes": {name: shapes.overview_json(call, name, one) for name, one in found.items()}})
+
+
+async def _list_page(call: Call, query: Facts, *, ages: bool) -> Response:
+    """List a part of the tubes, with the totals of all."""
     sort, offset = query.get("sort", "name"), query.get("offset", 0)
-    tubes = await _recent_tubes(call, patterns, ages=sort == "oldest")
+    tubes = await _recent_tubes(call, ages=sort == "oldest")
     text = query.get("contains", "").casefold()
     names = sorted(name for name in tubes if text in name.casefold()) if text else sorted(tubes)
     totals: dict[str, int] = dict.fromkeys((*COUNTS, "done", "total"), 0)
@@ -125,11 +125,11 @@ async def list_tubes(call: Call) -> Response:
         names.sort(key=lambda name: _SORTS[sort](tubes[name]), reverse=True)
     part = names[offset : offset + query.get("limit", len(names))]
     if ages and sort != "oldest" and part:
-        tubes = tubes | await _recent_overview(call, part, ages=True)
-    replies = {name: _overview_json(call, name, tubes[name]) for name in part}
+        tubes = tubes | await _recent_named(call, part, ages=True)
+    replies = {name: shapes.overview_json(call, name, tubes[name]) for name in part}
     reply: dict[str, object] = {"tubes": replies, "names": part, "total": len(names), "tasks": totals}
     if query.get("history"):
-        history = call.service.samplers.want(call.space.name)
+        history = call.service.samplers.keep_sampling(call.space.name)
         reply["interval"] = history.interval
         for name, members in replies.items():
             samples = history.read(name, query["history"], (*RATES, "ready"))
@@ -138,44 +138,31 @@ async def list_tubes(call: Call) -> Response:
     return json_reply(reply)
 
 
-async def _recent_tubes(call: Call, patterns: list[str], *, ages: bool) -> dict[str, Overview]:
-    """Return a recent overview of the tubes whose names match."""
-    names = exact_names(patterns)
-    if names:
-        return await _recent_overview(call, names, ages=ages)
-    tubes = await call.service.samplers.overview(call.space.name, ages=ages)
+async def _recent_tubes(call: Call, *, ages: bool) -> dict[str, Overview]:
+    """Return a recent overview of the tubes that the token may see."""
+    patterns = call.token.patterns("look", call.space.name)
+    if names := exact_names(patterns):
+        return await _recent_named(call, names, ages=ages)
+    tubes = await call.service.samplers.recent_tubes(call.space.name, ages=ages)
     return tubes if "*" in patterns else {name: tubes[name] for name in match_names(tubes, patterns)}
 
 
-async def _recent_overview(call: Call, names: list[str], *, ages: bool) -> dict[str, Overview]:
-    async def read() -> dict[str, Overview]:
-        return await call.space.overview(names, ages=ages)
-
-    return await call.service.recent.get(call.space.name, ("overview", ages, *names), read)
-
-
-def _overview_json(call: Call, name: str, overview: Overview) -> dict[str, object]:
-    return {**shapes.overview_json(overview), "rights": _rights(call, name)}
-
-
-def _rights(call: Call, name: str) -> list[str]:
-    """Return the rights of the token on a tube."""
-    return [right for right in _RIGHTS if call.token.may(right, call.space.name, name)]
+async def _recent_named(call: Call, names: list[str], *, ages: bool) -> dict[str, Overview]:
+    """Return a recent overview of the existing tubes among `names`."""
+    read = partial(call.space.read_tubes, names, ages=ages)
+    return await call.service.recent.get(call.space.name, ("tubes", ages, *names), read)
 
 
 @operation("GET", "/tubes/{tube}", "look", query={"ages": schemas.SWITCH}, replies={200: _TUBE})
 async def get_tube(call: Call) -> Response:
     """Show a tube: its driver, options and counts. `lanes` is null if its driver has no lanes."""
     ages = call.query().get("ages") in _TRUE
-    call.space.forget(call.tube)  # Another process may have altered it.
-    tube = await call.space.tube(call.tube)
-    members = {"name": tube.name, "driver": tube.driver.name, "options": options_json(tube.options)}
-    counts = shapes.statistics_json(await tube.statistics())
-    overview = (await call.space.overview((tube.name,), ages=ages)).get(tube.name)
+    # On a server an overview does not make overdue changes.
+    await call.space.apply(call.tube, lambda tube: tube.statistics())
+    overview = (await call.space.read_tubes((call.tube,), ages=ages)).get(call.tube)
     if overview is None:
-        raise TubeNotFound(name=tube.name)
-    lanes = {} if tube.driver.lane is not None else {"lanes": None}
-    return json_reply({**members, **counts, **shapes.place_json(overview), **lanes, "rights": _rights(call, tube.name)})
+        raise TubeNotFound(name=call.tube)
+    return json_reply({"name": call.tube, **shapes.overview_json(call, call.tube, overview)})
 
 
 @operation(
@@ -186,20 +173,22 @@ async def get_tube(call: Call) -> Response:
         200: schemas.object_schema(
             {
                 "interval": schemas.SECONDS,
-                **dict.fromkeys(("at", *COUNTS, *RATES), schemas.list_schema(schemas.MOMENT)),
+                "at": schemas.list_schema(schemas.MOMENT),
+                **dict.fromkeys(COUNTS, schemas.list_schema(schemas.INTEGER)),
+                **dict.fromkeys(RATES, schemas.list_schema(schemas.NUMBER)),
             }
         )
     },
 )
 async def tube_history(call: Call) -> Response:
-    """Return the samples of a tube in the last hour, oldest first: counts, and `put`, `done` and `failed` per second.
+    """Return up to 720 samples of a tube, oldest first: counts, and `put`, `done` and `failed` per second.
 
     The service samples the namespace while a stream of samples is open, for 30 seconds after a request for a history,
     and with `--history` always. `failed`: tasks that were buried, and takes that were ended by their ttr.
     """
     call.space.forget(call.tube)
     await call.space.tube(call.tube)
-    history = call.service.samplers.want(call.space.name)
+    history = call.service.samplers.keep_sampling(call.space.name)
     return json_reply({"interval": history.interval, **history.read(call.tube, SAMPLES)})
 
 
@@ -354,16 +343,12 @@ async def list_lanes(call: Call) -> Response:
     `sort`: first the lanes with the most `ready` or `taken` tasks, the lanes whose next task has waited longest
     (`waiting_since`), the lanes whose cooldown or block ends first (`next_start`), or the lanes whose block ends last
     (`blocked`). `total` counts the lanes whose name `contains` the text. If a tube has more than 10,000 lanes, only the
-    first 10,000 by name are looked at, and `complete` is false. With `sort`, `contains` or `offset` the read lanes are
-    reused for a short time.
+    first 10,000 by name are looked at, and `complete` is false. The read lanes are reused for a short time.
     """
     query = call.query()
     limit, offset = query.get("limit", 1000), query.get("offset", 0)
     read = partial(call.space.apply, call.tube, lambda tube: tube.lanes(_MAX_LANES + 1))
-    if query.keys() & {"sort", "contains", "offset"}:
-        found = await call.service.recent.get(call.space.name, ("lanes", call.tube), read)
-    else:
-        found = await read()
+    found = await call.service.recent.get(call.space.name, ("lanes", call.tube), read)
     part = query.get("contains", "").casefold()
     lanes = [lane for lane in found[:_MAX_LANES] if part in lane.name.casefold()]
     lanes.sort(key=_LANE_SORTS[query.get("sort", "name")])

@@ -65,8 +65,9 @@ _WORKER: Final = schemas.object_schema(
 async def list_workers(call: Call) -> Response:
     """List the running workers of the namespace, as `QueueAdmin.workers` does, with the tasks that they hold.
 
-    Contains only what concerns tubes that the token may see. `progress` and `note` are those of the last checkpoint;
-    they are read for the 100 tasks that have been held longest.
+    Handlers, tasks and schedules are only those of tubes that the token may see; `in_hand`, `acked`, `released`,
+    `buried` and `lost` count the tasks of all tubes. `progress` and `note` are those of the last checkpoint; they are
+    read for the 100 tasks that have been held longest.
     """
     workers: list[Facts] = []
     held: list[tuple[HeldTask, Facts]] = []
@@ -74,17 +75,17 @@ async def list_workers(call: Call) -> Response:
         handlers = [
             {**dataclasses.asdict(handler), "tubes": names}
             for handler in info.handlers
-            if (names := [name for name in handler.tubes if _may_look(call, name)])
+            if (names := [name for name in handler.tubes if call.may("look", name)])
         ]
         if info.handlers and not handlers:
             continue
         tasks = [
             (task, dataclasses.asdict(task) | {"progress": None, "note": None})
             for task in info.tasks
-            if _may_look(call, task.tube)
+            if call.may("look", task.tube)
         ]
         held += tasks
-        schedules = [dataclasses.asdict(one) for one in info.schedules if _may_look(call, one.tube)]
+        schedules = [dataclasses.asdict(one) for one in info.schedules if call.may("look", one.tube)]
         facts = {"handlers": handlers, "tasks": [task for _, task in tasks], "schedules": schedules}
         workers.append(dataclasses.asdict(info) | facts)
     held.sort(key=lambda one: one[0].since)
@@ -98,10 +99,6 @@ async def _add_progress(call: Call, task: HeldTask, facts: Facts) -> None:
     except TubesError:  # It has ended, or its tube was dropped.
         return
     facts |= {"progress": seen.progress, "note": seen.note}
-
-
-def _may_look(call: Call, tube: str) -> bool:
-    return call.token.may("look", call.space.name, tube)
 
 
 @operation(
@@ -122,7 +119,7 @@ async def list_schedules(call: Call) -> Response:
     found: dict[tuple[str, str, str], list[ScheduleInfo]] = {}
     for worker in await call.space.queue.admin.workers():
         for one in worker.schedules:
-            if _may_look(call, one.tube):
+            if call.may("look", one.tube):
                 found.setdefault((one.name, one.tube, one.schedule), []).append(one)
     schedules: list[Facts] = []
     for same in found.values():

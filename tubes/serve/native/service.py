@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from starlette.responses import Response
@@ -12,11 +11,12 @@ from tubes.serve.bodies import json_reply
 from tubes.serve.namespaces import NO_NAMESPACE, limit_time
 from tubes.serve.native import schemas
 from tubes.serve.native.operations import Call, Operation, root_operation
+from tubes.serve.tokens import TUBE_RIGHTS
+from tubes.values.overview import exact_names
 
 _TOKEN: Final = schemas.object_schema(
     {"id": schemas.TEXT, "description": schemas.TEXT, "grants": schemas.list_schema(schemas.TEXT)}
 )
-_WILDCARDS: Final = re.compile(r"[*?\[]")
 
 
 @root_operation(
@@ -26,6 +26,7 @@ _WILDCARDS: Final = re.compile(r"[*?\[]")
             {
                 "version": schemas.TEXT,
                 "namespaces": schemas.list_schema(schemas.TEXT),
+                "rights": schemas.map_schema(schemas.list_schema(schemas.one_of(*TUBE_RIGHTS))),
                 "token": schemas.nullable(_TOKEN),
             }
         )
@@ -34,17 +35,20 @@ _WILDCARDS: Final = re.compile(r"[*?\[]")
 async def show_service(call: Call) -> Response:
     """Show the version of the service, the namespaces in which the token may see tubes, and its grants.
 
-    The namespaces are `_`, those with tubes, and those that a grant names exactly. `token` is null without tokens.
+    The namespaces are `_`, those with tubes, and those that a grant names exactly. `rights`: what the token may do in
+    each of them, on some tubes. `token` is null without tokens.
     """
-    token = call.token
-    root = call.service.namespaces.root
-    named = {grant.namespace for grant in token.grants if not _WILDCARDS.search(grant.namespace)}
-    found = {NO_NAMESPACE, *named, *await limit_time(root, root.admin.namespaces())}
+    token, spaces = call.token, call.service.namespaces
+    named = (name for grant in token.grants for name in exact_names([grant.namespace]))
+    known = {NO_NAMESPACE, *named, *await limit_time(spaces.root, spaces.names())}
+    rights = {name: [right for right in TUBE_RIGHTS if token.may_somewhere(right, name)] for name in sorted(known)}
+    rights = {name: some for name, some in rights.items() if "look" in some}
     facts = {"id": token.id, "description": token.description, "grants": list(map(str, token.grants))}
     return json_reply(
         {
             "version": __version__,
-            "namespaces": sorted(name for name in found if token.may_somewhere("look", name)),
+            "namespaces": list(rights),
+            "rights": rights,
             "token": facts if token.id else None,
         }
     )
