@@ -201,14 +201,7 @@ def serve(
         callbacks = Callbacks(tuple(callback), networks, secrets, per_host=callback_per_host)
     limits = Limits(body=max_body, headers_within=headers_within, body_within=body_within, read_within=read_within)
     app = create_app(
-        queue,
-        tokens=known,
-        limits=limits,
-        access_log=write,
-        callbacks=callbacks,
-        pushes=pushes,
-        ui=ui,
-        history=history,
+        queue, tokens=known, limits=limits, access_log=write, callbacks=callbacks, pushes=pushes, ui=ui, history=history
     )
 
     def announce(urls: list[str]) -> None:

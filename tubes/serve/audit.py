@@ -55,11 +55,10 @@ async def record(
 
     `count`: the number of changed tasks, if known. A failure is only logged: the request itself has succeeded.
     """
-    place: Facts = {"tube": tube, "task": task, "lane": lane}
-    who: Facts = {"token": token.id or None, "description": token.description}
+    change: Facts = {"token": token.id or None, "description": token.description, "action": action}
+    change |= {"tube": tube, "task": task, "lane": lane, "arguments": arguments, "count": count}
     try:
         space = await service.namespaces.get(namespace)
-        change = {**who, "action": action, **place, "arguments": arguments, "count": count}
         await limit_time(space.queue, _put(space, change))
     except Exception as error:
         _log.warning("the audit of namespace %s lacks a change, %s: %s", namespace, action, error)

@@ -8,6 +8,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from starlette.exceptions import HTTPException
@@ -33,32 +34,22 @@ RATES: Final = ("put", "done", "failed")
 _COLUMNS: Final = (*COUNTS, *RATES)
 
 
+@dataclass(eq=False, slots=True)
 class _Tube:
-    """A tube of a history.
+    """A tube of a history."""
 
-    `row`: its last counts, and the totals from which the rates are computed. `since`: the number of its first sample.
-    `changed`: the time of its last change. `ring`: its samples; None: its counts have been the same in all samples.
-    """
-
-    __slots__ = ("changed", "ring", "row", "since")
-
-    def __init__(self, row: tuple[int, ...], since: int) -> None:
-        self.row = row
-        self.since = since
-        self.changed = 0.0
-        self.ring: array[float] | None = None
+    #: Its last counts, and the totals from which the rates are computed.
+    row: tuple[int, ...]
+    #: The number of its first sample.
+    since: int
+    #: The time of its last change.
+    changed: float = 0.0
+    #: Its samples; None: its counts have been the same in all samples.
+    ring: array[float] | None = None
 
     def new_ring(self) -> array[float]:
         """Return a ring in which all samples have the last counts."""
         return array("f", (*self.row[: len(COUNTS)], *(0 for _ in RATES))) * SAMPLES
-
-    def add(self, row: tuple[int, ...], number: int, elapsed: float) -> None:
-        """Write sample `number` into the ring, `elapsed` seconds after the previous one."""
-        assert self.ring is not None
-        # A total goes down if a put is undone, or if the tube was created again.
-        rates = (max(new - old, 0) / elapsed for new, old in list(zip(row, self.row, strict=True))[len(COUNTS) :])
-        first = number % SAMPLES * len(_COLUMNS)
-        self.ring[first : first + len(_COLUMNS)] = array("f", (*row[: len(COUNTS)], *rates))
 
 
 class History:
@@ -97,12 +88,17 @@ class History:
         self._number += 1
         dropped, self._tubes = self._tubes, {}
         for name, overview in tubes.items():
-            row = _row_of(overview)
+            tasks, calls = overview.statistics.tasks, overview.statistics.calls
+            row = (*(tasks[state] for state in COUNTS), calls["put"], tasks["done"], calls["bury"] + calls["ttr"])
             tube = self._tubes[name] = dropped.pop(name) if name in dropped else _Tube(row, self._number)
             if row != tube.row and not self._give_ring(tube, at):
                 tube.since = self._number
             if tube.ring is not None:
-                tube.add(row, self._number, elapsed)
+                # A total goes down if a put is undone, or if the tube was created again.
+                changes = (max(new - old, 0) for new, old in zip(row, tube.row, strict=True))
+                rates = [change / elapsed for change in changes][len(COUNTS) :]
+                first = self._number % SAMPLES * len(_COLUMNS)
+                tube.ring[first : first + len(_COLUMNS)] = array("f", (*row[: len(COUNTS)], *rates))
             tube.row = row
         for tube in dropped.values():
             self._rings.pop(tube, None)
@@ -147,28 +143,14 @@ class History:
 Rings: TypeAlias = dict[_Tube, History]
 
 
-def _row_of(overview: Overview) -> tuple[int, ...]:
-    """Return the counts of a tube, and the totals for its rates."""
-    tasks, calls = overview.statistics.tasks, overview.statistics.calls
-    return (*(tasks[state] for state in COUNTS), calls["put"], tasks["done"], calls["bury"] + calls["ttr"])
-
-
+@dataclass(eq=False)
 class _Sampler:
-    """The history of a namespace, and the streams that read it."""
+    """The history of a namespace, and the streams that report its samples."""
 
-    def __init__(self, rings: Rings) -> None:
-        self.history: Final = History(rings)
-        self.sample_until = 0.0
-        self.streams: Final[set[asyncio.Queue[float]]] = set()
-        self.task: asyncio.Task[None] | None = None
-
-    def add(self, at: float, tubes: Mapping[str, Overview]) -> None:
-        """Add a sample and report it, unless it is the previous one."""
-        if at > (self.history.at or 0):
-            self.history.add(at, tubes)
-            for moments in self.streams:
-                if not moments.full():
-                    moments.put_nowait(at)
+    history: History
+    task: asyncio.Task[None]
+    sample_until: float = 0.0
+    streams: set[asyncio.Queue[float]] = field(default_factory=set[asyncio.Queue[float]])
 
 
 class Samplers:
@@ -186,49 +168,48 @@ class Samplers:
 
     def keep_sampling(self, namespace: str) -> History:
         """Return the history of a namespace, and sample it for the next 30 seconds."""
-        return self._keep_sampling(namespace).history
-
-    def _keep_sampling(self, namespace: str) -> _Sampler:
         sampler = self._samplers.get(namespace)
         if sampler is None:
-            sampler = self._samplers[namespace] = _Sampler(self._rings)
-            sampler.task = asyncio.create_task(self._run(namespace, sampler))
+            task = asyncio.create_task(self._run(namespace))
+            sampler = self._samplers[namespace] = _Sampler(History(self._rings), task)
         sampler.sample_until = self._clock() + _SAMPLED_FOR
-        return sampler
+        return sampler.history
 
     @contextmanager
     def watch(self, namespace: str) -> Generator[asyncio.Queue[float]]:
         """Sample a namespace during a block. Yield a queue of the times of its samples, with that of the last one."""
         moments: asyncio.Queue[float] = asyncio.Queue(1)
-        sampler = self._keep_sampling(namespace)
-        if sampler.history.at is not None:
-            moments.put_nowait(sampler.history.at)
-        sampler.streams.add(moments)
+        if (at := self.keep_sampling(namespace).at) is not None:
+            moments.put_nowait(at)
+        streams = self._samplers[namespace].streams
+        streams.add(moments)
         try:
             yield moments
         finally:
-            sampler.streams.discard(moments)
+            streams.discard(moments)
 
-    async def _run(self, namespace: str, sampler: _Sampler) -> None:
+    async def _run(self, namespace: str) -> None:
+        sampler = self._samplers[namespace]
         try:
             while sampler.streams or self._clock() < sampler.sample_until:
                 with suppress(TubesError, HTTPException):  # Requests report the same error.
-                    sampler.add(*await self._read(namespace))
+                    at, tubes = await self.read_recent_tubes(namespace)
+                    if at > (sampler.history.at or 0):  # It is not the previous one.
+                        sampler.history.add(at, tubes)
+                        for moments in sampler.streams:
+                            if not moments.full():
+                                moments.put_nowait(at)
                 await asyncio.sleep(INTERVAL)
         finally:
             sampler.history.forget()
             del self._samplers[namespace]
 
-    async def recent_tubes(self, namespace: str, *, ages: bool = False) -> dict[str, Overview]:
-        """Return a recent overview of all tubes of a namespace."""
-        _, tubes = await self._read(namespace, ages=ages)
-        return tubes
-
-    async def _read(self, namespace: str, *, ages: bool = False) -> tuple[float, dict[str, Overview]]:
-        """Return a recent overview of all tubes, and its time by the clock of this process."""
+    async def read_recent_tubes(self, namespace: str, *, ages: bool = False) -> tuple[float, dict[str, Overview]]:
+        """Return a recent overview of all tubes of a namespace, and its time by the clock of this process."""
 
         async def read() -> tuple[float, dict[str, Overview]]:
-            return time.time(), await self._namespaces.read_all_tubes(namespace, ages=ages)
+            async with self._namespaces.visit(namespace) as space:
+                return time.time(), await space.read_all_tubes(ages=ages)
 
         return await self._recent.get(namespace, ("tubes", ages), read)
 
@@ -239,12 +220,12 @@ class Samplers:
             with suppress(TubesError):
                 names = (NO_NAMESPACE, *await self._namespaces.names())
             for name in names:
-                self._keep_sampling(name)
+                self.keep_sampling(name)
             await asyncio.sleep(INTERVAL)
 
     async def close(self) -> None:
         """End all samples."""
-        tasks = [sampler.task for sampler in self._samplers.values() if sampler.task is not None]
+        tasks = [sampler.task for sampler in self._samplers.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

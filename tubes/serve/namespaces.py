@@ -56,10 +56,7 @@ _Read: TypeAlias = Callable[[AsyncTube], Awaitable[list[AsyncTask]]]
 
 
 async def scan_tasks(
-    filters: Facts,
-    after: int | None,
-    size: int,
-    run: Callable[[_Read], Awaitable[list[AsyncTask]]],
+    filters: Facts, after: int | None, size: int, run: Callable[[_Read], Awaitable[list[AsyncTask]]]
 ) -> AsyncGenerator[list[AsyncTask]]:
     """Yield parts of the tasks that pass the filters of `Tube.select`, after the id `after`.
 
@@ -239,18 +236,13 @@ class Namespaces:
         found: dict[str, dict[str, Overview]] = {}
         for name in (NO_NAMESPACE, *await self.names()):
             if patterns := token.patterns("look", name):
-                async with self._visit(name) as space:
+                async with self.visit(name) as space:
                     if tubes := await space.read_tubes(patterns, ages=ages):
                         found[name] = tubes
         return found
 
-    async def read_all_tubes(self, name: str, *, ages: bool = False) -> dict[str, Overview]:
-        """Return all tubes of a namespace."""
-        async with self._visit(name) as space:
-            return await space.read_all_tubes(ages=ages)
-
     @asynccontextmanager
-    async def _visit(self, name: str) -> AsyncGenerator[Namespace]:
+    async def visit(self, name: str) -> AsyncGenerator[Namespace]:
         """Open a namespace during a block, without the session of its takes, unless it is open already."""
         space = self._open.get(name)
         if space is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Final, TypeVar
@@ -18,23 +19,21 @@ _MAX_RESULTS: Final = 64
 
 
 class _Result:
-    """A result, and until when it is reused. `until` is None as long as it is being read."""
+    """A result, and until when it is reused: at least until it has been read."""
 
     def __init__(self, work: Coroutine[object, None, Any], clock: Callable[[], float]) -> None:
-        self.until: float | None = None
+        self.until = math.inf
         self.future: Final = asyncio.ensure_future(self._read(work, clock))
         # The only request that waits for it may be cancelled.
         self.future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _read(self, work: Coroutine[object, None, Any], clock: Callable[[], float]) -> Any:
-        started = clock()
+        started, lifetime = clock(), 0.0
         try:
             value = await work
-        except BaseException:
-            self.until = started
-            raise
-        now = clock()
-        self.until = now + min(max(_FACTOR * (now - started), _SHORTEST), _LONGEST)
+            lifetime = min(max(_FACTOR * (clock() - started), _SHORTEST), _LONGEST)
+        finally:
+            self.until = clock() + lifetime
         return value
 
 
@@ -59,7 +58,7 @@ class Recent:
         """
         now = self._clock()
         result = self._results.get((namespace, key))
-        if result is None or (result.until is not None and result.until <= now):
+        if result is None or result.until <= now:
             self._drop_old(now)
             result = self._results[namespace, key] = _Result(read(), self._clock)
         # Shield it: one of several waiting requests may be cancelled.
@@ -74,5 +73,5 @@ class Recent:
     def _drop_old(self, now: float) -> None:
         """Drop the results that are no longer reused, and the oldest ones if there are too many."""
         for key, result in list(self._results.items()):
-            if result.until is not None and (result.until <= now or len(self._results) >= _MAX_RESULTS):
+            if result.until <= now or (result.future.done() and len(self._results) >= _MAX_RESULTS):
                 del self._results[key]

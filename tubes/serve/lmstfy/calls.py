@@ -57,8 +57,7 @@ def error_reply(error: BaseException, path: str) -> Response:
 
 def name_of(handler: Any) -> str:
     """Return the name of a function, which may be within a partial."""
-    name: str = getattr(handler, "func", handler).__name__
-    return name
+    return str(getattr(handler, "func", handler).__name__)
 
 
 def not_found() -> HTTPException:

@@ -18,11 +18,9 @@ _CHANGE: Final = schemas.object_schema(
         "id": schemas.INTEGER,
         "at": schemas.MOMENT,
         "token": {**_TEXT, "description": "The id of the token; null: the service has no tokens."},
-        "description": schemas.TEXT,
-        "action": schemas.TEXT,
-        "tube": _TEXT,
+        **dict.fromkeys(("description", "action"), schemas.TEXT),
+        **dict.fromkeys(("tube", "lane"), _TEXT),
         "task": schemas.nullable(schemas.INTEGER),
-        "lane": _TEXT,
         "arguments": schemas.map_schema(schemas.ANY),
         "count": {**schemas.nullable(schemas.INTEGER), "description": "The changed tasks of a selection."},
     }

@@ -123,8 +123,9 @@ class Call(BaseCall):
 
         `count`: the number of changed tasks, if known.
         """
-        path, members = self.path, self._members
-        has_data = "data" in self.operation.body["properties"]
+        path, members = self.path, audit.shorten(self._members)
+        if "data" in self.operation.body["properties"]:
+            members = {"members": list(members)}
         await audit.record(
             self.service,
             self.space.name,
@@ -133,8 +134,7 @@ class Call(BaseCall):
             tube=path.get("tube"),
             task=self.task if "id" in path else None,
             lane=cut(str, path["lane"]) if "lane" in path else None,
-            arguments=audit.shorten(self._parameters)
-            | ({"members": list(members)} if has_data else audit.shorten(members)),
+            arguments=audit.shorten(self._parameters) | members,
             count=count,
         )
 

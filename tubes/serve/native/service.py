@@ -17,21 +17,17 @@ from tubes.values.overview import exact_names
 _TOKEN: Final = schemas.object_schema(
     {"id": schemas.TEXT, "description": schemas.TEXT, "grants": schemas.list_schema(schemas.TEXT)}
 )
-
-
-@root_operation(
-    "GET",
-    replies={
-        200: schemas.object_schema(
-            {
-                "version": schemas.TEXT,
-                "namespaces": schemas.list_schema(schemas.TEXT),
-                "rights": schemas.map_schema(schemas.list_schema(schemas.one_of(*TUBE_RIGHTS))),
-                "token": schemas.nullable(_TOKEN),
-            }
-        )
-    },
+_SERVICE: Final = schemas.object_schema(
+    {
+        "version": schemas.TEXT,
+        "namespaces": schemas.list_schema(schemas.TEXT),
+        "rights": schemas.map_schema(schemas.list_schema(schemas.one_of(*TUBE_RIGHTS))),
+        "token": schemas.nullable(_TOKEN),
+    }
 )
+
+
+@root_operation("GET", replies={200: _SERVICE})
 async def show_service(call: Call) -> Response:
     """Show the version of the service, the namespaces in which the token may see tubes, and its grants.
 
@@ -44,14 +40,8 @@ async def show_service(call: Call) -> Response:
     rights = {name: [right for right in TUBE_RIGHTS if token.may_somewhere(right, name)] for name in sorted(known)}
     rights = {name: some for name, some in rights.items() if "look" in some}
     facts = {"id": token.id, "description": token.description, "grants": list(map(str, token.grants))}
-    return json_reply(
-        {
-            "version": __version__,
-            "namespaces": list(rights),
-            "rights": rights,
-            "token": facts if token.id else None,
-        }
-    )
+    shown = facts if token.id else None
+    return json_reply({"version": __version__, "namespaces": list(rights), "rights": rights, "token": shown})
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (show_service,)

@@ -45,7 +45,6 @@ from tubes.serve.native.schemas import (
 from tubes.serve.tokens import TUBE_RIGHTS
 from tubes.values.options import options_json
 from tubes.values.overview import Overview
-from tubes.values.statistics import Statistics
 
 _UTF_8: Final = codecs.getincrementaldecoder("utf-8")
 _text: Final = json.encoder.encode_basestring_ascii
@@ -176,16 +175,12 @@ OVERVIEW: Final[Schema] = object_schema(
     {
         "driver": TEXT,
         "options": nullable({"type": "object"}),
-        "tasks": map_schema(INTEGER),
-        "calls": map_schema(INTEGER),
-        "kept": INTEGER,
-        "waiting": INTEGER,
+        **dict.fromkeys(("tasks", "calls"), map_schema(INTEGER)),
+        **dict.fromkeys(("kept", "waiting", "sessions", "throttled_lanes"), INTEGER),
         "paused": FLAG,
         "paused_until": nullable(MOMENT),
-        "sessions": INTEGER,
         "oldest_ready_age": nullable(SECONDS),
         "lanes": nullable(INTEGER),
-        "throttled_lanes": INTEGER,
         "rights": list_schema(one_of(*TUBE_RIGHTS)),
         "history": object_schema({"ready": list_schema(INTEGER), **dict.fromkeys(RATES, list_schema(NUMBER))}),
     },
@@ -289,19 +284,9 @@ def _checkpoint_json(task: AsyncTask) -> str:
     return "".join(f',"{name}":{encode_reply(fact).decode()}' for name, fact in facts.items() if fact is not None)
 
 
-def statistics_json(statistics: Statistics) -> dict[str, object]:
-    return {
-        "tasks": statistics.tasks,
-        "calls": statistics.calls,
-        "kept": statistics.kept,
-        "waiting": statistics.waiting,
-        "paused": statistics.paused is not None,
-        "paused_until": None if statistics.paused is None or math.isinf(statistics.paused) else statistics.paused,
-    }
-
-
 def overview_json(call: Call, name: str, overview: Overview) -> dict[str, object]:
     """Return the facts of a tube, and the rights of the token on it."""
+    statistics = overview.statistics
     lanes: int | None = overview.lanes
     with suppress(DriverNotFound):  # Other programs may use other drivers.
         if call.space.queue._connection.find_driver(overview.driver).lane is None:
@@ -309,7 +294,12 @@ def overview_json(call: Call, name: str, overview: Overview) -> dict[str, object
     return {
         "driver": overview.driver,
         "options": None if overview.options is None else options_json(overview.options),
-        **statistics_json(overview.statistics),
+        "tasks": statistics.tasks,
+        "calls": statistics.calls,
+        "kept": statistics.kept,
+        "waiting": statistics.waiting,
+        "paused": statistics.paused is not None,
+        "paused_until": None if statistics.paused is None or math.isinf(statistics.paused) else statistics.paused,
         "sessions": overview.sessions,
         "oldest_ready_age": overview.oldest_ready_age,
         "lanes": lanes,

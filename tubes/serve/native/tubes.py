@@ -26,14 +26,10 @@ _TUBE: Final = schemas.object_schema(
 _LANE: Final = schemas.object_schema(
     {
         "name": schemas.TEXT,
-        "ready": schemas.INTEGER,
-        "taken": schemas.INTEGER,
-        "next_start": schemas.nullable(schemas.MOMENT),
+        **dict.fromkeys(("ready", "taken", "max_in_flight", "capacity"), schemas.INTEGER),
         "interval": schemas.SECONDS,
-        "max_in_flight": schemas.INTEGER,
-        "capacity": schemas.INTEGER,
         "burst": shapes.BURST,
-        "blocked_until": schemas.nullable(schemas.MOMENT),
+        **dict.fromkeys(("next_start", "blocked_until"), schemas.nullable(schemas.MOMENT)),
         "blocked_reason": schemas.nullable(schemas.TEXT),
         "waiting_since": {**schemas.nullable(schemas.MOMENT), "description": "When the next task of the lane was put."},
     }
@@ -42,6 +38,12 @@ _LANE: Final = schemas.object_schema(
 _EDGES: Final = schemas.pattern_schema(
     r"\d{1,9}(\.\d{1,6})?(,\d{1,9}(\.\d{1,6})?){0,99}", "1 to 100 numbers of seconds, separated by commas"
 )
+#: The query parameters of a part of a list.
+_PAGE: Final[Fields] = {
+    "limit": schemas.BATCH,
+    "offset": schemas.INTEGER,
+    "contains": {**schemas.TEXT, "description": "A part of the name, in upper or lower case."},
+}
 #: True values in a query.
 _TRUE: Final = ("true", "1")
 _OPTIONS: Final[Fields] = {"options": shapes.OPTIONS}
@@ -59,12 +61,15 @@ _MAX_LANES: Final = 10_000
 #: The oldest and the newest buried tasks that are sampled, and the maximum bytes of their data.
 _SAMPLED, _SAMPLED_BYTES = 1000, 2**23
 _SAMPLE: Final[Schema] = schemas.object_schema({"first": schemas.MOMENT, "last": schemas.MOMENT, "id": schemas.INTEGER})
+
+
+def _count_tasks(state: str, tube: Overview) -> int:
+    return tube.statistics.tasks[state]
+
+
 #: The sort keys of a list of tubes, largest first; tubes of one rank are in the order of their names.
 _SORTS: Final[dict[str, Callable[[Overview], float]]] = {
-    "ready": lambda tube: tube.statistics.tasks["ready"],
-    "taken": lambda tube: tube.statistics.tasks["taken"],
-    "delayed": lambda tube: tube.statistics.tasks["delayed"],
-    "buried": lambda tube: tube.statistics.tasks["buried"],
+    **{state: partial(_count_tasks, state) for state in COUNTS},
     "waiting": lambda tube: tube.statistics.waiting,
     "oldest": lambda tube: -1.0 if tube.oldest_ready_age is None else tube.oldest_ready_age,
 }
@@ -75,11 +80,9 @@ _SORTS: Final[dict[str, Callable[[Overview], float]]] = {
     "/tubes",
     "look",
     query={
+        **_PAGE,
         "ages": schemas.SWITCH,
-        "contains": schemas.NONEMPTY,
         "sort": schemas.one_of("name", *_SORTS),
-        "limit": schemas.BATCH,
-        "offset": schemas.INTEGER,
         "history": schemas.integer(0, SAMPLES),
     },
     replies={
@@ -116,11 +119,8 @@ async def _list_page(call: Call, query: Facts, *, ages: bool) -> Response:
     sort, offset = query.get("sort", "name"), query.get("offset", 0)
     tubes = await _recent_tubes(call, ages=sort == "oldest")
     text = query.get("contains", "").casefold()
-    names = sorted(name for name in tubes if text in name.casefold()) if text else sorted(tubes)
-    totals: dict[str, int] = dict.fromkeys((*COUNTS, "done", "total"), 0)
-    for name in names:
-        for state, count in tubes[name].statistics.tasks.items():
-            totals[state] += count
+    names = sorted(name for name in tubes if text in name.casefold())
+    totals = {state: sum(_count_tasks(state, tubes[name]) for name in names) for state in (*COUNTS, "done", "total")}
     if sort in _SORTS:
         names.sort(key=lambda name: _SORTS[sort](tubes[name]), reverse=True)
     part = names[offset : offset + query.get("limit", len(names))]
@@ -143,7 +143,7 @@ async def _recent_tubes(call: Call, *, ages: bool) -> dict[str, Overview]:
     patterns = call.token.patterns("look", call.space.name)
     if names := exact_names(patterns):
         return await _recent_named(call, names, ages=ages)
-    tubes = await call.service.samplers.recent_tubes(call.space.name, ages=ages)
+    _, tubes = await call.service.samplers.read_recent_tubes(call.space.name, ages=ages)
     return tubes if "*" in patterns else {name: tubes[name] for name in match_names(tubes, patterns)}
 
 
@@ -325,12 +325,7 @@ async def due(call: Call) -> Response:
     "GET",
     "/tubes/{tube}/lanes",
     "look",
-    query={
-        "limit": schemas.BATCH,
-        "offset": schemas.INTEGER,
-        "contains": {**schemas.TEXT, "description": "A part of the name, in upper or lower case."},
-        "sort": schemas.one_of(*_LANE_SORTS),
-    },
+    query={**_PAGE, "sort": schemas.one_of(*_LANE_SORTS)},
     replies={
         200: schemas.object_schema(
             {"lanes": schemas.list_schema(_LANE), "total": schemas.INTEGER, "complete": schemas.FLAG}

@@ -19,9 +19,7 @@ from tubes.values.worker_info import HeldTask, ScheduleInfo
 _MAX_PROGRESS: Final = 100
 _RESULT: Final = schemas.nullable(schemas.TEXT)
 _SCHEDULE: Final[dict[str, Schema]] = {
-    "name": schemas.TEXT,
-    "tube": schemas.TEXT,
-    "schedule": schemas.TEXT,
+    **dict.fromkeys(("name", "tube", "schedule"), schemas.TEXT),
     "next": schemas.MOMENT,
     "last": schemas.nullable(schemas.MOMENT),
     "last_result": {**_RESULT, "description": "`acked`, `released`, `buried`, `lost` or `cancelled`."},
@@ -29,32 +27,22 @@ _SCHEDULE: Final[dict[str, Schema]] = {
 _HELD: Final = schemas.object_schema(
     {
         "tube": schemas.TEXT,
-        "id": schemas.INTEGER,
-        "attempts": schemas.INTEGER,
+        **dict.fromkeys(("id", "attempts"), schemas.INTEGER),
         "since": schemas.MOMENT,
         "progress": schemas.nullable(schemas.number(0, 1)),
         "note": schemas.nullable(schemas.TEXT),
     }
 )
+_HANDLER: Final = schemas.object_schema(
+    {"name": schemas.TEXT, "tubes": schemas.list_schema(schemas.TEXT), "concurrency": schemas.INTEGER}
+)
 _WORKER: Final = schemas.object_schema(
     {
-        "id": schemas.TEXT,
-        "host": schemas.TEXT,
-        "pid": schemas.INTEGER,
-        "started": schemas.MOMENT,
-        "seen": schemas.MOMENT,
-        "handlers": schemas.list_schema(
-            schemas.object_schema(
-                {
-                    "name": schemas.TEXT,
-                    "tubes": schemas.list_schema(schemas.TEXT),
-                    "concurrency": schemas.INTEGER,
-                }
-            )
-        ),
-        "in_hand": schemas.INTEGER,
+        **dict.fromkeys(("id", "host"), schemas.TEXT),
+        **dict.fromkeys(("started", "seen"), schemas.MOMENT),
+        **dict.fromkeys(("pid", "in_hand", "acked", "released", "buried", "lost"), schemas.INTEGER),
+        "handlers": schemas.list_schema(_HANDLER),
         "tasks": schemas.list_schema(_HELD),
-        **dict.fromkeys(("acked", "released", "buried", "lost"), schemas.INTEGER),
         "stopping": schemas.FLAG,
         "schedules": schemas.list_schema(schemas.object_schema(_SCHEDULE)),
     }
@@ -112,7 +100,7 @@ async def _add_progress(call: Call, task: HeldTask, facts: Facts) -> None:
     },
 )
 async def list_schedules(call: Call) -> Response:
-    """List the schedules of the running workers, the next one first: those for tubes that the token may see.
+    """List the schedules of the running workers for tubes that the token may see, the next one first.
 
     `workers`: how many workers have the schedule. `last`: the last occurrence that one of them has handled.
     """
@@ -121,11 +109,11 @@ async def list_schedules(call: Call) -> Response:
         for one in worker.schedules:
             if call.may("look", one.tube):
                 found.setdefault((one.name, one.tube, one.schedule), []).append(one)
-    schedules: list[Facts] = []
-    for same in found.values():
-        last = max(same, key=lambda one: one.last or 0)
-        soonest = min(one.next for one in same)
-        schedules.append(dataclasses.asdict(last) | {"next": soonest, "workers": len(same)})
+    schedules = [
+        dataclasses.asdict(max(same, key=lambda one: one.last or 0))
+        | {"next": min(one.next for one in same), "workers": len(same)}
+        for same in found.values()
+    ]
     return json_reply({"schedules": sorted(schedules, key=lambda one: (one["next"], one["name"]))})
 
 
