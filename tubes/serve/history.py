@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import Final, TypeAlias
 
 from starlette.exceptions import HTTPException
@@ -32,6 +33,7 @@ _SAMPLED_FOR: Final = 30.0
 COUNTS: Final = ("ready", "taken", "delayed", "buried")
 RATES: Final = ("put", "done", "failed")
 _COLUMNS: Final = (*COUNTS, *RATES)
+_SAMPLE: Final = Struct(f"={len(_COLUMNS)}f")
 
 
 @dataclass(eq=False, slots=True)
@@ -89,16 +91,16 @@ class History:
         dropped, self._tubes = self._tubes, {}
         for name, overview in tubes.items():
             tasks, calls = overview.statistics.tasks, overview.statistics.calls
-            row = (*(tasks[state] for state in COUNTS), calls["put"], tasks["done"], calls["bury"] + calls["ttr"])
+            totals = (calls["put"], tasks["done"], calls["bury"] + calls["ttr"])
+            row = (tasks["ready"], tasks["taken"], tasks["delayed"], tasks["buried"], *totals)
             tube = self._tubes[name] = dropped.pop(name) if name in dropped else _Tube(row, self._number)
             if row != tube.row and not self._give_ring(tube, at):
                 tube.since = self._number
             if tube.ring is not None:
                 # A total goes down if a put is undone, or if the tube was created again.
-                changes = (max(new - old, 0) for new, old in zip(row, tube.row, strict=True))
-                rates = [change / elapsed for change in changes][len(COUNTS) :]
-                first = self._number % SAMPLES * len(_COLUMNS)
-                tube.ring[first : first + len(_COLUMNS)] = array("f", (*row[: len(COUNTS)], *rates))
+                changes = zip(totals, tube.row[len(COUNTS) :], strict=True)
+                rates = [max(new - old, 0) / elapsed for new, old in changes]
+                _SAMPLE.pack_into(tube.ring, self._number % SAMPLES * _SAMPLE.size, *row[: len(COUNTS)], *rates)
             tube.row = row
         for tube in dropped.values():
             self._rings.pop(tube, None)

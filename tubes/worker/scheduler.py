@@ -129,10 +129,10 @@ class Scheduler:
         data: Any = task.data
         if not isinstance(data, dict):  # The handler has replaced it.
             return
-        place, at = (task.tube, str(data.get("task"))), data.get("at")  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportUnknownVariableType]
-        earliest = self._last.get(place, (0.0, None))[0]
+        key, at = (task.tube, str(data.get("task"))), data.get("at")  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportUnknownVariableType]
+        earliest = self._last.get(key, (0.0, None))[0]
         if isinstance(at, (int, float)) and earliest <= at <= self._now() / SECOND + MAX_SECONDS:
-            self._last[place] = at, result
+            self._last[key] = at, result
 
     def describe(self) -> tuple[ScheduleInfo, ...]:
         """Return the planned schedules. May be called in any thread."""

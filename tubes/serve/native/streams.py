@@ -217,9 +217,9 @@ async def events(call: Call) -> Response:
 
 @operation("GET", "/samples", "look", replies={200: schemas.TEXT}, media_type="text/event-stream")
 async def samples(call: Call) -> Response:
-    """Send an event `sample` with its time after each sample of the counts of the tubes, about every 5 seconds.
+    """Send an event `sample` with its time after each sample of the counts of the tubes, every 5 seconds or less often.
 
-    If there is a sample already, the first event has its time. Then read the list of tubes, or the history of a tube.
+    If there is a sample already, its event is sent at once. After each event, a client reads what it shows again.
     """
 
     async def work(write: Write) -> None:
