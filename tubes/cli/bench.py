@@ -105,7 +105,7 @@ def _measure(tube: tubes.Tube, count: int, data: str) -> Iterator[tuple[str, lis
             task.ack()
     yield from (("put", puts, 1), ("take", takes, 1), ("ack", acks, 1))
     size = max(1, min(_BATCH, count, _MAX_SIZE // max(len(data), 1)))
-    puts, takes, acks = [], [], []
+    puts, takes, acks = list[float](), list[float](), list[float]()
     for start in range(0, count - size + 1, size):
         with _timed(puts):
             tube.put_many(items[start : start + size])
