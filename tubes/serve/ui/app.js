@@ -1,9 +1,11 @@
 // The dashboard: the frame around its views. `lib.js` has the API and the formats, `parts.js` the parts of views, and
-// the other files the views. The page keeps no state but its address, the token, and the data that it shows.
+// the other files the views. The page stores nothing but the token: its state is in its address.
 
 import { render, useEffect, useErrorBoundary, useState } from "./preact.js";
-import { access, call, connection, follow, hasToken, href, html, path, readAddress, refresh, shown, span, useLive, useStore, setToken } from "./lib.js";
-import { Dialogs, Link, Messages, Waiting } from "./parts.js";
+import {
+  access, connection, follow, hasToken, href, html, printable, readAddress, refresh, setToken, span, useGet, useStore,
+} from "./lib.js";
+import { Button, Dialogs, Link, Loaded, Messages, Text } from "./parts.js";
 import { Tube, TubeHead, Tubes } from "./tubes.js";
 import { DeadLetters, Task, Tasks } from "./tasks.js";
 import { Lanes } from "./lanes.js";
@@ -19,51 +21,61 @@ function App() {
     addEventListener("hashchange", onChange);
     return () => removeEventListener("hashchange", onChange);
   }, []);
-  const state = useLive((signal) => call("GET", "", undefined, { signal }), [isRefused], false);
+  const state = useGet(isRefused ? null : [], {}, false); // A change of this page may add a namespace.
   if (isRefused) return html`<${Frame}><${SignIn} /><//>`;
-  return html`<${Waiting} state=${state}>${(service) => html`<${Signed} service=${service} address=${address} />`}<//>`;
+  if (!state.data) return html`<${Frame}><${Loaded} state=${state} /><${Retry} /><//>`;
+  return html`<${Views} service=${state.data} address=${address} />`;
 }
 
-function Signed({ service, address }) {
+// Try again while the service cannot be reached.
+function Retry() {
+  useEffect(() => {
+    const timer = setInterval(refresh, 3000);
+    return () => clearInterval(timer);
+  }, []);
+}
+
+function Views({ service, address }) {
   const { segments, query } = address;
-  const namespace = segments[0] ?? service.namespaces[0] ?? "_";
-  const [view = "tubes", name, section = "", id] = segments.slice(1);
+  const [namespace = service.namespaces[0] ?? "_", view = "tubes", name, section = "", id] = segments;
   useEffect(() => follow(namespace), [namespace]);
-  const title = { tubes: name ? shown(name, 60) : "Tubes" }[view] || (VIEWS.find(([word]) => word === view) || ["", "Not found"])[1];
+  const title = name === undefined ? Object.fromEntries(VIEWS)[view] ?? "Not found" : printable(name, 60);
   useEffect(() => {
     document.title = `${title} – tubes`;
   }, [title]);
-  const canManage = !service.token || service.token.grants.some((grant) => /^\S*\bmanage\b/.test(grant));
-  const bodies = {
-    tubes: () => (name === undefined ? html`<${Tubes} namespace=${namespace} query=${query} canManage=${canManage} />` : html`<${TubePage} key=${namespace + " " + name} namespace=${namespace} name=${name} section=${section} id=${id} query=${query} />`),
-    workers: () => html`<${Workers} namespace=${namespace} />`,
-    schedules: () => html`<${Schedules} namespace=${namespace} />`,
-    audit: () => html`<${Audit} namespace=${namespace} query=${query} />`,
+  const props = { namespace, name, section, id, query };
+  const canManage = service.rights[namespace]?.includes("manage") ?? !service.token;
+  const views = {
+    tubes: () => (name === undefined ? html`<${Tubes} ...${props} canManage=${canManage} />` : html`<${TubePage} key=${name} ...${props} />`),
+    workers: () => html`<${Workers} ...${props} />`,
+    schedules: () => html`<${Schedules} ...${props} />`,
+    audit: () => html`<${Audit} ...${props} />`,
   };
-  return html`<${Frame} service=${service} namespace=${namespace} view=${view}><${Guard} key=${location.hash.split("?")[0]}>${bodies[view]?.() ?? html`<${NotFound} />`}<//><//>`;
+  return html`<${Frame} service=${service} namespace=${namespace} view=${view}>
+    <${ErrorBoundary} key=${segments.join(" ")}>${(views[view] ?? NotFound)()}<//><//>`;
 }
 
-function TubePage({ namespace, name, section, id, query }) {
-  const state = useLive((signal) => call("GET", path([namespace, "tubes", name], { ages: 1 }), undefined, { signal }), [namespace, name]);
-  return html`<${Waiting} state=${state}>${(tube) => {
-    const props = { namespace, name, tube, query };
-    const bodies = {
-      "": () => html`<${Tube} ...${props} />`,
-      tasks: () => (id === undefined ? html`<${Tasks} ...${props} />` : html`<${Task} ...${props} id=${id} />`),
-      dead: () => html`<${DeadLetters} ...${props} />`,
-      lanes: () => html`<${Lanes} ...${props} />`,
-    };
-    return html`<${TubeHead} ...${props} section=${section} />${bodies[section]?.() ?? html`<${NotFound} />`}`;
-  }}<//>`;
+function TubePage(props) {
+  const state = useGet([props.namespace, "tubes", props.name], { ages: 1 });
+  const views = {
+    "": Tube,
+    tasks: props.id === undefined ? Tasks : Task,
+    dead: DeadLetters,
+    lanes: Lanes,
+  };
+  const View = views[props.section] ?? NotFound;
+  return html`<${Loaded} state=${state}>${(tube) => html`
+    <${TubeHead} ...${props} tube=${tube} /><${View} ...${props} tube=${tube} />`}<//>`;
 }
 
 const NotFound = () => html`<p class="empty">There is no such page. <a href="#/">Show all tubes.</a></p>`;
 
-// One view that fails must not take the page with it.
-function Guard({ children }) {
+// A view that fails leaves the others.
+function ErrorBoundary({ children }) {
   const [error, reset] = useErrorBoundary();
   if (!error) return children;
-  return html`<p class="problem" role="alert">This view failed: ${shown(error.message, 300)} <button type="button" onClick=${reset}>Try again</button></p>`;
+  return html`<p class="problem" role="alert">This view failed: ${printable(error.message, 300)}
+    <${Button} onClick=${reset}>Try again<//></p>`;
 }
 
 function Frame({ service, namespace, view, children }) {
@@ -71,41 +83,49 @@ function Frame({ service, namespace, view, children }) {
     event.preventDefault(); // The fragment is the address of the view.
     document.getElementById("main").focus();
   };
-  const onNamespace = (event) => {
-    location.hash = href([event.target.value, view]);
-  };
+  const link = ([word, title]) => html`<${Link} to=${[namespace, word]}
+    aria-current=${word === view ? "page" : undefined}>${title}<//>`;
   const names = service ? [...new Set([...service.namespaces, namespace])] : [];
+  const option = (name) => html`<option value=${name} selected=${name === namespace}>
+    ${name === "_" ? "none" : printable(name, 40)}</option>`;
+  const onNamespace = (event) => (location.hash = href([event.target.value, view]));
   return html`<a class="skip" href="#main" onClick=${toMain}>Skip to the content</a>
     <header class="top"><a class="brand" href="#/">tubes</a>
-      ${service && html`<nav aria-label="Views">${VIEWS.map(([word, title]) => html`<${Link} to=${[namespace, word]} aria-current=${word === view ? "page" : undefined}>${title}<//>`)}</nav>
-      ${names.length > 1 && html`<label class="namespace"><span>Namespace</span> <select value=${namespace} onChange=${onNamespace}>${names.map((name) => html`<option value=${name} selected=${name === namespace}>${name === "_" ? "none" : shown(name, 40)}</option>`)}</select></label>`}
-      <${Connection} />${hasToken() && html`<button type="button" class="small" onClick=${() => setToken(null)}>Sign out</button>`}`}
-    </header>
-    <main id="main" tabindex="-1">${children}</main><${Messages} /><${Dialogs} />
-    ${service && html`<footer class="muted">tubes ${service.version}${service.token ? html`, signed in as <bdi>${shown(service.token.description || service.token.id, 60)}</bdi>` : ""}</footer>`}`;
+      ${service && html`<nav aria-label="Views">${VIEWS.map(link)}</nav>
+      ${names.length > 1 && html`<label class="namespace"><span>Namespace</span>
+        <select value=${namespace} onChange=${onNamespace}>${names.map(option)}</select></label>`}
+      <${Connection} />${hasToken() && html`<${Button} kind="small" onClick=${() => setToken(null)}>Sign out<//>`}`}</header>
+    <main id="main" tabindex="-1" data-view=${location.hash}>${children}</main><${Messages} /><${Dialogs} />
+    ${service && html`<footer class="muted">tubes ${service.version}${service.token && html`, signed in as
+      <${Text} of=${service.token.description || service.token.id} limit=${60} />`}</footer>`}`;
 }
 
 function Connection() {
   const state = useStore(connection);
   const [, setTurn] = useState(0);
+  const isLost = typeof state === "number";
   useEffect(() => {
-    if (typeof state !== "number") return;
+    if (!isLost) return;
     const timer = setInterval(() => setTurn((turn) => turn + 1), 1000);
     return () => clearInterval(timer);
-  }, [state]);
-  if (typeof state !== "number") return html`<span class="connection ${state}" role="status">${{ live: "live", connecting: "connecting", hidden: "paused" }[state]}</span>`;
-  const left = Math.max(Math.ceil((state - Date.now()) / 1000), 0);
-  return html`<span class="connection lost" role="status">The connection is lost${left ? `, next try in ${span(left)}` : ", trying again"}</span>`;
+  }, [isLost]);
+  const left = isLost ? Math.max(Math.ceil((state - Date.now()) / 1000), 0) : 0;
+  const text = isLost
+    ? `The connection is lost${left ? `, next try in ${span(left)}` : ", trying again"}`
+    : { live: "live", connecting: "connecting", hidden: "paused" }[state];
+  return html`<span class="connection ${isLost ? "lost" : state}" role="status">${text}</span>`;
 }
 
 function SignIn() {
   const onSubmit = (event) => {
     event.preventDefault();
     setToken(new FormData(event.target).get("token").trim());
-    refresh();
   };
-  return html`<form class="sign-in" onSubmit=${onSubmit}><h1>Sign in</h1><p>${hasToken() ? "The service refuses this token." : "This service asks for a token."} <code>tubes token create</code> makes one; the right to look is enough to watch.</p>
-    <label class="field"><span>Token</span><input type="password" name="token" required autocomplete="off" /></label><button type="submit" class="primary">Sign in</button></form>`;
+  return html`<form class="sign-in" onSubmit=${onSubmit}><h1>Sign in</h1>
+    <p>${hasToken() ? "The service refuses this token." : "This service asks for a token."} The command <code>tubes token create</code>
+      makes one, and <code>tubes dashboard</code> prints its own. The right to look is enough to watch.</p>
+    <label class="field"><span>Token</span><input type="password" name="token" required autocomplete="off" /></label>
+    <button type="submit" class="primary">Sign in</button></form>`;
 }
 
 const root = document.getElementById("app");

@@ -45,10 +45,11 @@ function readToken() {
   setToken(decodeURIComponent(given[1]));
 }
 
+// Use this token from now on; null: forget the token, and ask for another one.
 export function setToken(text) {
-  if (text) sessionStorage.setItem(TOKEN, text);
-  else sessionStorage.removeItem(TOKEN);
-  access.set({ isRefused: false });
+  if (text === null) sessionStorage.removeItem(TOKEN);
+  else sessionStorage.setItem(TOKEN, text);
+  access.set({ isRefused: text === null });
 }
 
 readToken();
@@ -67,7 +68,8 @@ export class Problem extends Error {
 export async function call(method, path, body, { signal, raw = false } = {}) {
   const headers = {};
   const token = sessionStorage.getItem(TOKEN);
-  if (token !== null) headers.authorization = `Bearer ${token}`;
+  // Other characters cannot be in a token, nor in a header.
+  if (token !== null) headers.authorization = `Bearer ${token.replace(/[^!-~]/g, "?")}`;
   if (body !== undefined) headers["content-type"] = "application/json";
   const text = body === undefined || typeof body === "string" ? body : JSON.stringify(body);
   let reply;
@@ -77,6 +79,7 @@ export async function call(method, path, body, { signal, raw = false } = {}) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, "The service cannot be reached.");
   }
+  setClock(reply.headers.get("date"));
   if (reply.ok) return raw ? reply : reply.status === 204 ? null : reply.json();
   const problem = await reply.json().catch(() => ({}));
   if (reply.status === 401) access.set({ isRefused: true });
@@ -88,7 +91,7 @@ const encoded = (segments) => segments.map((segment) => "/" + encodeURIComponent
 function query(values) {
   const words = new URLSearchParams();
   for (const [name, value] of Object.entries(values || {})) {
-    if (value !== "" && value !== undefined && value !== null && value !== false) words.set(name, value);
+    if (value != null && value !== "" && value !== false) words.set(name, value);
   }
   const text = words.toString();
   return text && "?" + text;
@@ -133,9 +136,19 @@ async function readParts(reply, separator, handle) {
 
 // "live", "connecting", "hidden" (the page is in the background), or the time of the next try in milliseconds.
 export const connection = store("connecting");
-// A counter: each sample, and each change that the page makes, is one more.
+// Counters: views load again when `ticks` grows, and searches only when `changes` grows, by a change of this page.
 export const ticks = store(0);
-export const refresh = () => ticks.set(ticks.get() + 1);
+const changes = store(0);
+const tick = () => ticks.set(ticks.get() + 1);
+export function refresh() {
+  changes.set(changes.get() + 1);
+  tick();
+}
+
+// Milliseconds between two refreshes. The service may read all tubes less often than that.
+const INTERVAL = 5000;
+// Milliseconds after which a request without a reply is given up.
+const PATIENCE = 30_000;
 
 const LONGEST_SILENCE = 40_000;
 const LONGEST_PAUSE = 15_000;
@@ -146,6 +159,13 @@ export function follow(namespace) {
   let controller = new AbortController();
   let wake = () => {};
   let pause = 1000;
+  let refreshed = 0;
+
+  function refreshLive() {
+    if (connection.get() !== "live") return;
+    refreshed = Date.now();
+    tick();
+  }
 
   async function listen() {
     controller = new AbortController();
@@ -159,7 +179,7 @@ export function follow(namespace) {
         if (isOver || !event.startsWith("event: sample")) return;
         pause = 1000;
         connection.set("live");
-        refresh();
+        if (Date.now() - refreshed > INTERVAL / 2) refreshLive();
       });
     } finally {
       clearTimeout(watchdog);
@@ -192,41 +212,52 @@ export function follow(namespace) {
     else wake();
   }
 
+  const timer = setInterval(refreshLive, INTERVAL);
   document.addEventListener("visibilitychange", onVisibility);
   connection.set("connecting");
   run();
   return () => {
     isOver = true;
+    clearInterval(timer);
     document.removeEventListener("visibilitychange", onVisibility);
     controller.abort();
     wake();
   };
 }
 
-// Load data again at each tick, but never twice at the same time. `isLive`: false loads only when `deps` change.
-export function useLive(load, deps, isLive = true) {
+// Get a resource, and get it again at each tick, but never twice at the same time. `isLive`: false: only after changes.
+// Returns {data, error, isLoading}; the data of other arguments are forgotten.
+export function useGet(segments, parameters = {}, isLive = true) {
   const [state, setState] = useState({ isLoading: true });
-  const tick = useStore(ticks);
+  const turns = [useStore(changes), useStore(ticks)];
+  const turn = turns[Number(isLive)];
   const running = useRef(null);
-  const last = useRef({ deps: null, tick: null });
+  const last = useRef({ address: null, turn: null });
+  const address = segments === null ? null : path(segments, parameters);
 
-  useEffect(() => () => running.current?.abort(), []);
   useEffect(() => {
-    const key = JSON.stringify(deps);
-    const isNew = key !== last.current.deps;
-    if (!isNew && (tick === last.current.tick || !isLive || running.current)) return;
-    last.current = { deps: key, tick };
+    return () => {
+      running.current?.abort();
+      running.current = null;
+    };
+  }, []);
+  useEffect(() => {
+    const isNew = address !== last.current.address;
+    if (address === null || (!isNew && (turn === last.current.turn || running.current))) return;
+    last.current = { address, turn };
     running.current?.abort();
     const controller = (running.current = new AbortController());
     if (isNew) setState({ isLoading: true });
+    const timer = setTimeout(() => controller.abort(), PATIENCE);
     const settle = (next) => {
-      if (controller.signal.aborted) return;
+      clearTimeout(timer);
+      if (running.current !== controller) return;
       running.current = null;
       setState(next);
     };
-    load(controller.signal).then(
+    call("GET", address, undefined, { signal: controller.signal }).then(
       (data) => settle({ data, isLoading: false }),
-      (error) => settle((old) => ({ ...old, error, isLoading: false })),
+      (error) => settle((old) => ({ ...(error.status === 404 ? {} : old), error, isLoading: false })),
     );
   });
   return state;
@@ -256,7 +287,7 @@ export function setQuery(changes) {
 // -- formats ----------------------------------------------------------------------------------------------------------
 
 const NUMBERS = new Intl.NumberFormat("en");
-export const count = (number) => (number === null || number === undefined ? "–" : NUMBERS.format(number));
+export const count = (number) => (number == null ? "–" : NUMBERS.format(number));
 
 export function rate(number) {
   if (!number) return "0";
@@ -271,7 +302,7 @@ const UNITS = [
 
 // A duration in seconds as text: "2.5 s", "3 min", "4 h 10 min".
 export function span(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
+  if (seconds == null) return "–";
   if (!Number.isFinite(seconds)) return "forever";
   const size = Math.abs(seconds);
   if (size < 0.0005) return "0 s";
@@ -286,10 +317,18 @@ export function span(seconds) {
   }
 }
 
-export const now = () => Date.now() / 1000;
+// Seconds by which the clock of the service is ahead of the clock of this browser.
+let ahead = 0;
+
+function setClock(date) {
+  const difference = date === null ? 0 : (Date.parse(date) - Date.now()) / 1000;
+  ahead = Math.abs(difference) > 3 ? difference : 0; // The header has whole seconds.
+}
+
+export const now = () => Date.now() / 1000 + ahead;
 
 export function ago(moment) {
-  if (moment === null || moment === undefined) return "–";
+  if (moment == null) return "–";
   const seconds = now() - moment;
   if (seconds >= 0 && seconds < 1) return "now";
   return seconds > 0 ? `${span(seconds)} ago` : `in ${span(-seconds)}`;
@@ -304,10 +343,10 @@ export function iso(moment) {
 const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\p{Cs}]/gu;
 const escaped = (character) => "\\u" + character.charCodeAt(0).toString(16).padStart(4, "0");
 
-// Text of somebody else, made visible and shortened.
-export function shown(text, most = 200) {
-  const start = String(text ?? "").slice(0, most);
-  return start.replace(UNSAFE, escaped) + (String(text ?? "").length > most ? "…" : "");
+// Text of a client, with visible escapes, and shortened.
+export function printable(text, limit = 200) {
+  const whole = String(text ?? "");
+  return whole.slice(0, limit).replace(UNSAFE, escaped) + (whole.length > limit ? "…" : "");
 }
 
 export async function copy(text) {

@@ -1,153 +1,187 @@
-// Parts of views: links, badges, charts, tables, dialogs and messages.
+// Parts of views: texts, links, charts, tables, messages and dialogs.
 
 import { useEffect, useRef, useState } from "./preact.js";
-import { call, copy, count, html, href, now, Problem, refresh, select, shown, span, store, useStore } from "./lib.js";
+import { ago, call, copy, count, html, href, now, path, printable, refresh, select, span, store, useStore } from "./lib.js";
 
 export const STATES = ["ready", "taken", "delayed", "buried"];
 
-export const Name = ({ of, most = 80 }) => html`<bdi title=${shown(of, 1000)}>${shown(of, most)}</bdi>`;
+// A text of a client, which may be of another direction than the page.
+export const Text = ({ of, limit }) => html`<bdi>${printable(of, limit)}</bdi>`;
 
 export const Link = ({ to, query, children, ...rest }) => html`<a href=${href(to, query)} ...${rest}>${children}</a>`;
 
+export const TubeLink = ({ namespace, name }) =>
+  html`<${Link} to=${[namespace, "tubes", name]}><${Text} of=${name} limit=${60} /><//>`;
+
 export const Badge = ({ kind, children }) => html`<span class="badge ${kind}">${children}</span>`;
 
+export const Progress = ({ of }) => of != null && html` <progress max="1" value=${of} aria-label="progress"></progress>`;
+
 export function Time({ at, text }) {
-  if (at === null || at === undefined) return "–";
+  if (at == null) return "–";
   const date = new Date(at * 1000);
   const moment = Number.isNaN(date.getTime()) ? String(at) : date.toISOString();
-  return html`<time datetime=${moment} title=${moment}>${text}</time>`;
+  return html`<time datetime=${moment} title=${moment}>${text ?? ago(at)}</time>`;
 }
 
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 
-// What to show instead of data that is not there yet, or the error that it met.
-export function Waiting({ state, children }) {
-  const note = state.error && html`<p class="problem" role="alert">${shown(state.error.message, 500)}</p>`;
-  if (state.data === undefined) return note || html`<p class="empty" aria-busy="true">Loading…</p>`;
-  return html`${note}${children(state.data)}`;
+export const Problem = ({ error }) => html`<p class="problem" role="alert">${printable(error.message, 500)}</p>`;
+
+// Show the data of `useGet`: before they are there a note, and after a failure the error above the last data.
+export function Loaded({ state, children }) {
+  const problem = state.error && html`<${Problem} error=${state.error} />`;
+  if (state.data === undefined) return problem || html`<p class="empty" aria-busy="true">Loading…</p>`;
+  return html`${problem}${children(state.data)}`;
 }
 
-export function Card({ label, value, kind, note, to, query }) {
-  const inner = html`<dt>${label}</dt><dd class=${kind || ""}>${value}</dd>${note && html`<dd class="note">${note}</dd>`}`;
-  return html`<div class="card">${to ? html`<${Link} to=${to} query=${query}><dl>${inner}</dl><//>` : html`<dl>${inner}</dl>`}</div>`;
+export function Card({ label, value, kind = "", note, to, query }) {
+  const facts = html`<dl><dt>${label}</dt><dd class=${kind}>${value}</dd>
+    ${note && html`<dd class="note">${note}</dd>`}</dl>`;
+  return html`<div class="card">${to ? html`<${Link} to=${to} query=${query}>${facts}<//>` : facts}</div>`;
 }
 
-export function CopyButton({ text, label = "Copy" }) {
-  const [isDone, setDone] = useState(false);
-  const act = () => Promise.resolve(copy(text)).then(() => setDone(true), () => say("It could not be copied.", true));
+export function CopyButton({ text }) {
+  const [isCopied, setCopied] = useState(false);
+  const onClick = () =>
+    Promise.resolve(copy(text)).then(() => setCopied(true), () => notify("It could not be copied.", true));
   useEffect(() => {
-    if (!isDone) return;
-    const timer = setTimeout(() => setDone(false), 1500);
+    const timer = setTimeout(() => setCopied(false), 1500);
     return () => clearTimeout(timer);
-  }, [isDone]);
-  return html`<button type="button" class="small" onClick=${act}>${isDone ? "Copied" : label}</button>`;
+  }, [isCopied]);
+  return html`<button type="button" class="small" onClick=${onClick}>${isCopied ? "Copied" : "Copy"}</button>`;
 }
 
 // -- charts -----------------------------------------------------------------------------------------------------------
 
-function points(values, width, height, most) {
-  const step = width / Math.max(values.length - 1, 1);
-  return values.map((value, index) => `${(index * step).toFixed(1)},${(height - (value / most) * height).toFixed(1)}`).join(" ");
+// `at`: the times of the values; without them the values have the same distance.
+function Line({ name, values, at = [...values.keys()], width, height, largest }) {
+  const length = at[at.length - 1] - at[0] || 1;
+  const x = (index) => ((at[index] - at[0]) / length) * width;
+  const points = values.map((value, index) => `${x(index)},${height - (value / largest) * height}`);
+  return html`<polyline class="line ${name}" points=${points.join(" ")} />`;
 }
 
-// A small line without axes. `series`: lists of numbers by name.
+// A small chart without axes. `series`: lists of numbers by name.
 export function Spark({ series, label }) {
-  const most = Math.max(...Object.values(series).flat(), 0);
-  const lines = most ? Object.entries(series).filter(([, values]) => values.length > 1) : [];
+  const largest = Math.max(...Object.values(series).flat(), 0);
+  const names = largest ? Object.keys(series) : [];
   return html`<svg class="spark" viewBox="0 -1 100 26" preserveAspectRatio="none" role="img" aria-label=${label}>
-    ${lines.map(([name, values]) => html`<polyline class="line ${name}" points=${points(values, 100, 24, most)} />`)}
+    ${names.map((name) => html`<${Line} name=${name} values=${series[name]} width=${100} height=${24} largest=${largest} />`)}
   </svg>`;
 }
 
 // A chart of several series over time, with the values under the pointer.
 export function Chart({ title, at, series, format }) {
-  const [place, setPlace] = useState(null);
+  const [pointer, setPointer] = useState(null); // From 0, the left, to 1.
   const names = Object.keys(series);
-  const most = Math.max(...names.flatMap((name) => series[name]), 1e-9);
-  const index = place === null ? at.length - 1 : Math.min(Math.round(place * (at.length - 1)), at.length - 1);
+  const largest = Math.max(...names.flatMap((name) => series[name]), 0);
+  const last = at.length - 1;
+  const distance = (moment) => Math.abs(moment - at[0] - pointer * (at[last] - at[0]));
+  const nearest = (best, moment, each) => (distance(moment) < distance(at[best]) ? each : best);
+  const index = pointer === null ? last : at.reduce(nearest, 0);
   const follow = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
-    setPlace(Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1));
+    setPointer(Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1));
   };
-  const values = names.map((name) => `${name} ${format(series[name][index] ?? 0)}`).join(", ");
-  const when = at.length ? (place === null ? "now" : `${span(at[at.length - 1] - at[index])} before`) : "";
+  const values = names.map((name) => [name, `${name} ${format(series[name][index] ?? 0)}`]);
+  const label = `${title}: ${values.map(([, text]) => text).join(", ")}`;
+  const line = (name) => html`<${Line} name=${name} values=${series[name]} at=${at} width=${600} height=${122}
+    largest=${largest || 1} />`;
   return html`<figure class="chart">
-    <figcaption>
-      <span>${title}</span>
-      <span class="legend">${names.map((name) => html`<span class="key ${name}">${name} ${format(series[name][index] ?? 0)}</span>`)}
-      <span class="muted">${when}</span></span>
-    </figcaption>
-    <div class="plot">
-      <span class="most">${format(most < 1e-6 ? 0 : most)}</span>
-      <svg viewBox="0 -2 600 126" preserveAspectRatio="none" role="img" aria-label=${`${title}: ${values}`}
-        onPointerMove=${follow} onPointerLeave=${() => setPlace(null)}>
-        <path class="grid" d="M0 0H600M0 61H600M0 122H600" />
-        ${names.map((name) => html`<polyline class="line ${name}" points=${points(series[name], 600, 122, most)} />`)}
-        ${place !== null && html`<path class="cursor" d=${`M${(index / Math.max(at.length - 1, 1)) * 600} 0V122`} />`}
-      </svg>
-    </div>
-    <div class="ends"><span>${at.length > 1 ? `${span(at[at.length - 1] - at[0])} ago` : "the history begins now"}</span><span>now</span></div>
+    <figcaption><span>${title}</span><span class="legend">
+      ${values.map(([name, text]) => html`<span class="key ${name}">${text}</span>`)}
+      <span class="muted">${ago(at[index])}</span></span></figcaption>
+    <div class="plot"><span class="most">${format(largest)}</span>
+      <svg viewBox="0 -2 600 126" preserveAspectRatio="none" role="img" aria-label=${label}
+        onPointerMove=${follow} onPointerLeave=${() => setPointer(null)}>
+        <path class="grid" d="M0 0H600M0 61H600M0 122H600" />${names.map(line)}
+        ${pointer !== null && html`<path class="cursor" d=${`M${pointer * 600} 0V122`} />`}
+      </svg></div>
+    <div class="ends"><span>${last > 0 ? ago(at[0]) : "the history begins now"}</span><span>now</span></div>
   </figure>`;
 }
 
 export function Bars({ title, values, labels }) {
-  const most = Math.max(...values, 1);
+  const largest = Math.max(...values, 1);
+  const bar = (value, index) => html`<li><span>${labels[index]}</span>
+    <meter min="0" max=${largest} value=${value} aria-label=${labels[index]}></meter>
+    <span class="number">${count(value)}</span></li>`;
   return html`<figure class="chart"><figcaption><span>${title}</span></figcaption>
-    <ul class="bars">${values.map((value, index) => html`<li>
-      <span>${labels[index]}</span><meter min="0" max=${most} value=${value} aria-label=${labels[index]}></meter><span class="number">${count(value)}</span>
-    </li>`)}</ul></figure>`;
+    <ul class="bars">${values.map(bar)}</ul></figure>`;
 }
 
 // -- tables -----------------------------------------------------------------------------------------------------------
 
-// `columns`: {name, title, kind: "number" or "", sort, hide: "narrow" or ""}. `sort`: the current one; `onSort`: its change.
+// `columns`: [title, kind, sort], where a kind "number" is to the right. `sort`: the current one.
 export function Table({ caption, columns, rows, sort, onSort }) {
-  const head = (column) =>
-    column.sort
-      ? html`<th scope="col" class=${column.kind} aria-sort=${column.sort === sort ? (sort === "name" ? "ascending" : "descending") : "none"}>
-          <button type="button" onClick=${() => onSort(column.sort)}>${column.title}</button></th>`
-      : html`<th scope="col" class=${column.kind}>${column.title}</th>`;
+  const head = ([title, kind = "", word]) => {
+    if (!word) return html`<th scope="col" class=${kind}>${title}</th>`;
+    const order = word !== sort ? "none" : word === "name" ? "ascending" : "descending";
+    return html`<th scope="col" class=${kind} aria-sort=${order}>
+      <button type="button" onClick=${() => onSort(word)}>${title}</button></th>`;
+  };
   return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0"><table>
     <caption class="hidden">${caption}</caption>
-    <thead><tr>${columns.map(head)}</tr></thead>
-    <tbody>${rows}</tbody>
-  </table></div>`;
+    <thead><tr>${columns.map(head)}</tr></thead><tbody>${rows}</tbody></table></div>`;
 }
 
-export function Pager({ first, shownCount, total, onMove, size }) {
-  if (total <= size && first === 0) return null;
+// Buttons to other pages of a list. `back`, `more`: functions, or null at the end of the list.
+export function Pager({ back, more, children, labels = ["Previous", "Next"] }) {
+  if (!back && !more) return null;
   return html`<nav class="pager" aria-label="Pages">
-    <button type="button" disabled=${first === 0} onClick=${() => onMove(Math.max(first - size, 0))}>Previous</button>
-    <span>${count(first + 1)} to ${count(first + shownCount)} of ${count(total)}</span>
-    <button type="button" disabled=${first + shownCount >= total} onClick=${() => onMove(first + size)}>Next</button>
-  </nav>`;
+    <button type="button" disabled=${!back} onClick=${back}>${labels[0]}</button><span>${children}</span>
+    <button type="button" disabled=${!more} onClick=${more}>${labels[1]}</button></nav>`;
 }
 
-// An input that reports its text when the user pauses.
-export function Search({ label, value, onChange, placeholder }) {
+// A pager of a list with an offset.
+export function OffsetPager({ offset, size, shown, total, onMove }) {
+  const back = offset > 0 ? () => onMove(Math.max(offset - size, 0)) : null;
+  const more = offset + shown < total ? () => onMove(offset + size) : null;
+  return html`<${Pager} back=${back} more=${more}>${count(offset + 1)} to ${count(offset + shown)} of ${count(total)}<//>`;
+}
+
+// An input that reports its text when the user pauses. Until then the text is the user's.
+export function Search({ label, value = "", onChange, placeholder = "", type = "search" }) {
+  const [typed, setTyped] = useState(null);
   const timer = useRef(0);
   const onInput = (event) => {
     const text = event.target.value;
+    setTyped(text);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => onChange(text), 300);
+    timer.current = setTimeout(() => {
+      onChange(text);
+      setTyped(null);
+    }, 400);
   };
   useEffect(() => () => clearTimeout(timer.current), []);
-  return html`<label class="field"><span>${label}</span>
-    <input type="search" value=${value || ""} placeholder=${placeholder || ""} onInput=${onInput} spellcheck=${false} /></label>`;
+  return html`<label class="field"><span>${label}</span><input type=${type} value=${typed ?? value}
+    placeholder=${placeholder} onInput=${onInput} spellcheck=${false} /></label>`;
 }
 
 export function Choice({ label, value, options, onChange }) {
-  return html`<label class="field"><span>${label}</span><select value=${value} onChange=${(event) => onChange(event.target.value)}>
-    ${options.map(([word, title]) => html`<option value=${word} selected=${word === value}>${title}</option>`)}</select></label>`;
+  const option = ([word, title]) => html`<option value=${word} selected=${word === value}>${title}</option>`;
+  return html`<label class="field"><span>${label}</span>
+    <select value=${value} onChange=${(event) => onChange(event.target.value)}>${options.map(option)}</select></label>`;
+}
+
+export const Button = ({ onClick, kind = "", isDisabled = false, children }) =>
+  html`<button type="button" class=${kind} disabled=${isDisabled} onClick=${onClick}>${children}</button>`;
+
+export function Menu({ label, children }) {
+  const [isOpen, setOpen] = useState(false);
+  const onKeyDown = (event) => event.key === "Escape" && setOpen(false);
+  const onFocusOut = (event) => event.currentTarget.contains(event.relatedTarget) || setOpen(false);
+  return html`<div class="menu" onKeyDown=${onKeyDown} onFocusOut=${onFocusOut}>
+    <button type="button" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${label} ▾</button>
+    ${isOpen && html`<div class="items" onClick=${() => setOpen(false)}>${children}</div>`}</div>`;
 }
 
 // -- messages ---------------------------------------------------------------------------------------------------------
 
 const message = store(null);
 
-export function say(text, isProblem = false) {
-  message.set({ text, isProblem, at: now() });
-}
+export const notify = (text, isProblem = false) => message.set({ text, isProblem });
 
 export function Messages() {
   const last = useStore(message);
@@ -157,19 +191,17 @@ export function Messages() {
     return () => clearTimeout(timer);
   }, [last]);
   return html`<div class="messages" role=${last?.isProblem ? "alert" : "status"} aria-live="polite">
-    ${last && html`<p class=${last.isProblem ? "message problem" : "message"}><span>${shown(last.text, 500)}</span>
+    ${last && html`<p class="message ${last.isProblem ? "problem" : ""}"><span>${printable(last.text, 500)}</span>
       <button type="button" class="small" onClick=${() => message.set(null)}>Close</button></p>`}</div>`;
 }
 
-// Change something through the API: say the result, and show the new state.
-export async function act(done, method, path, body) {
+// Change something through the API: show the message or the error, and the new state.
+export async function callAndNotify(text, method, address, body) {
   try {
-    const reply = await call(method, path, body);
-    say(done);
-    return reply ?? true;
+    await call(method, address, body);
+    notify(text);
   } catch (error) {
-    say(error.message, true);
-    return null;
+    notify(error.message, true);
   } finally {
     refresh();
   }
@@ -179,12 +211,9 @@ export async function act(done, method, path, body) {
 
 const dialog = store(null);
 
-export const open = (component, props) => dialog.set({ component, props });
-
 export function Dialogs() {
-  const current = useStore(dialog);
-  if (!current) return null;
-  return html`<${current.component} ...${current.props} close=${() => dialog.set(null)} />`;
+  const form = useStore(dialog);
+  return form && html`<${Form} ...${form} close=${() => dialog.set(null)} />`;
 }
 
 function Modal({ title, close, children }) {
@@ -197,138 +226,131 @@ function Modal({ title, close, children }) {
     return () => {
       isOver.current = true;
       element.close(); // Nothing outside of an open dialog can have the focus.
-      if (opener?.isConnected) opener.focus();
+      (opener?.isConnected ? opener : document.getElementById("main")).focus();
     };
   }, []);
   return html`<dialog ref=${box} aria-labelledby="dialog-title" onClose=${() => isOver.current || close()}>
     <h2 id="dialog-title">${title}</h2>${children}</dialog>`;
 }
 
-// `field`: {name, label, type, value, help, options, isRequired}. Types: text, number, flag, choice, json, area.
+// `field`: {name, label, type, value, help, options, isRequired}. Types: text, number, flag, choice, area.
 function Field({ field, value, onChange }) {
+  const { type, label, help, options } = field;
   const id = `field-${field.name}`;
-  const help = field.help && html`<small id=${id + "-help"}>${field.help}</small>`;
-  const rest = { id, required: field.isRequired, "aria-describedby": field.help ? id + "-help" : undefined };
-  const onInput = (event) => onChange(event.target.value);
-  if (field.type === "flag") {
-    const toggle = (event) => onChange(event.target.checked);
-    return html`<label class="flag"><input type="checkbox" ...${rest} checked=${value} onChange=${toggle} /> ${field.label}</label>${help}`;
+  const onInput = (event) => onChange(type === "flag" ? event.target.checked : event.target.value);
+  const rest = { id, required: field.isRequired, "aria-describedby": help && `${id}-help`, onInput };
+  const note = help && html`<small id=${id + "-help"}>${help}</small>`;
+  if (type === "flag") {
+    return html`<label class="flag"><input type="checkbox" ...${rest} checked=${value} /> ${label}</label>${note}`;
   }
-  const input =
-    field.type === "choice"
-      ? html`<select ...${rest} value=${value} onChange=${onInput}>${field.options.map((word) => html`<option selected=${word === value}>${word}</option>`)}</select>`
-      : field.type === "area"
-        ? html`<textarea ...${rest} rows="12" spellcheck=${false} value=${value} onInput=${onInput}></textarea>`
-        : html`<input ...${rest} type=${field.type === "number" ? "number" : "text"} step="any" autocomplete="off" spellcheck=${false} value=${value} onInput=${onInput} />`;
-  return html`<label class="field" for=${id}><span>${field.label}</span>${input}</label>${help}`;
+  const option = (word) => html`<option selected=${word === value}>${word}</option>`;
+  const input = {
+    choice: () => html`<select ...${rest} value=${value}>${options.map(option)}</select>`,
+    area: () => html`<textarea ...${rest} rows="12" spellcheck=${false} value=${value}></textarea>`,
+    number: () => html`<input ...${rest} type="number" step="any" value=${value} />`,
+    text: () => html`<input ...${rest} type="text" autocomplete="off" spellcheck=${false} value=${value} />`,
+  }[type];
+  return html`<label class="field" for=${id}><span>${label}</span>${input()}</label>${note}`;
 }
 
-// The values of a form: numbers as numbers, without empty fields.
-function read(fields, values) {
-  const found = {};
-  for (const { name, type, isKept } of fields) {
-    const value = values[name];
-    if (value === "" || value === undefined || (value === false && !isKept)) continue;
-    found[name] = type === "number" ? Number(value) : value;
-  }
-  return found;
+// The values of a form: numbers as numbers, without empty fields and flags that are not set.
+function readFields(fields, values) {
+  const filled = fields.filter(({ name }) => values[name] !== "" && values[name] !== false);
+  return Object.fromEntries(filled.map(({ name, type }) => [name, type === "number" ? Number(values[name]) : values[name]]));
 }
 
-// Ask for values and act. `submit(values)` returns a promise; an error stays in the dialog. `confirmed`: a name that the
-// user has to type first.
-export function Form({ title, text, fields = [], button, isDanger, confirmed, submit, close }) {
-  const [values, setValues] = useState(() => Object.fromEntries(fields.map((field) => [field.name, field.value ?? ""])));
+// Ask for values, and act. `submit(values, report, signal)`: a promise; an error stays in the dialog.
+// `preview(report, signal)`: a promise of the number of tasks that it touches, which `{title}: {number}` shows.
+// `confirmed`: a name that the user must type first.
+function Form({ title, text, fields = [], button, isDanger, confirmed, preview, submit, close }) {
+  const [values, setValues] = useState(() => Object.fromEntries(fields.map(({ name, value = "" }) => [name, value])));
   const [typed, setTyped] = useState("");
-  const [state, setState] = useState({});
+  const [found, setFound] = useState(null);
+  const [state, setState] = useState({ isBusy: false });
+  const controller = useRef(new AbortController());
+  const { signal } = controller.current;
+
+  useEffect(() => {
+    preview?.(setFound, signal).then(setFound, (error) => signal.aborted || setState({ error }));
+    return () => controller.current.abort();
+  }, []);
+  const done = useRef(0);
+  const report = (changed) => {
+    done.current = changed;
+    setState({ isBusy: true, changed });
+  };
   const onSubmit = async (event) => {
     event.preventDefault();
     setState({ isBusy: true });
     try {
-      await submit(read(fields, values));
+      await submit(readFields(fields, values), report, signal);
       close();
     } catch (error) {
-      setState({ error });
-    }
-  };
-  const isLocked = state.isBusy || (confirmed !== undefined && typed !== confirmed);
-  return html`<${Modal} title=${title} close=${close}><form onSubmit=${onSubmit}>
-    ${text && html`<p>${text}</p>`}
-    ${fields.map((field) => html`<${Field} key=${field.name} field=${field} value=${values[field.name]}
-      onChange=${(value) => setValues((old) => ({ ...old, [field.name]: value }))} />`)}
-    ${confirmed !== undefined && html`<label class="field"><span>Type <b><${Name} of=${confirmed} most=${200} /></b> to confirm</span>
-      <input type="text" autocomplete="off" spellcheck=${false} value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>`}
-    ${state.error && html`<p class="problem" role="alert">${shown(state.error.message, 500)}</p>`}
-    <div class="buttons"><button type="button" onClick=${close}>Cancel</button>
-    <button type="submit" class=${isDanger ? "danger" : "primary"} disabled=${isLocked}>${button}</button></div>
-  </form><//>`;
-}
-
-// Open a form that makes one call and says `done`.
-export function ask({ done, request, ...form }) {
-  const submit = async (values) => {
-    const [method, path, body] = request(values);
-    await call(method, path, body);
-    say(done);
-    refresh();
-  };
-  open(Form, { ...form, submit });
-}
-
-// -- actions on many tasks --------------------------------------------------------------------------------------------
-
-const ATTEMPTS = { name: "attempts", label: "More attempts", type: "number", help: "Attempts that each task gets; empty: as its tube says." };
-const REASON = { name: "reason", label: "Reason", type: "text", help: "Shown with the tasks; may be empty." };
-export const ACTIONS = {
-  kick: { title: "Kick", done: "kicked", fields: [ATTEMPTS], help: "Buried and delayed tasks become ready; kept done tasks are put again." },
-  release: { title: "Release", done: "released", fields: [], help: "Taken tasks become ready, although somebody still works on them.", isDanger: true },
-  bury: { title: "Bury", done: "buried", fields: [REASON], help: "Nobody takes the tasks until they are kicked." },
-  cancel: { title: "Cancel tasks", done: "cancelled", fields: [REASON], help: "Waiting tasks end; whoever works on one is told to stop.", isDanger: true },
-  move: { title: "Move", done: "moved", fields: [{ name: "to", label: "To the tube", type: "text", isRequired: true }], help: "The tasks get new ids in the other tube." },
-  delete: { title: "Delete", done: "deleted", fields: [], help: "The tasks are removed. This cannot be undone.", isDanger: true },
-};
-
-// Preview, change and follow many tasks. `filters`: those of a selection, or {ids}.
-export function Bulk({ namespace, tube, action, filters, close }) {
-  const { title, done, fields, help, isDanger } = ACTIONS[action];
-  const [found, setFound] = useState(null);
-  const [values, setValues] = useState({});
-  const [state, setState] = useState({});
-  const controller = useRef(new AbortController());
-
-  useEffect(() => {
-    const signal = controller.current.signal;
-    const preview = filters.ids
-      ? Promise.resolve(filters.ids.length)
-      : select(namespace, tube, { ...filters, action: "count" }, setFound, signal);
-    preview.then(setFound, (error) => !signal.aborted && setState({ error }));
-    return () => controller.current.abort();
-  }, []);
-
-  const onSubmit = async (event) => {
-    event.preventDefault();
-    setState({ isBusy: true, changed: 0 });
-    const body = { ...filters, action, with: read(fields, values) };
-    try {
-      const changed = await select(namespace, tube, body, (number) => setState({ isBusy: true, changed: number }), controller.current.signal);
-      say(`${count(changed)} ${changed === 1 ? "task" : "tasks"} ${done}.`);
-      close();
-    } catch (error) {
-      if (error.name === "AbortError") say("Stopped. The tasks of the parts that were done stay changed.", true);
+      if (error.name === "AbortError") notify(`Stopped after ${count(done.current)} tasks, which stay changed.`);
       else setState({ error });
     } finally {
       refresh();
     }
   };
-  const words = Object.entries(filters).filter(([name]) => name !== "ids").map(([name, value]) => `${name} ${shown(value, 60)}`);
-  return html`<${Modal} title=${`${title}: ${found === null ? "…" : count(found)} ${found === 1 ? "task" : "tasks"}`} close=${close}><form onSubmit=${onSubmit}>
-    <p>${help}</p>
-    <p class="muted">${filters.ids ? `The selected tasks of ${shown(tube, 60)}.` : words.length ? `Tasks of ${shown(tube, 60)} with ${words.join(", ")}.` : `All tasks of ${shown(tube, 60)} that are not done.`}</p>
-    ${!state.isBusy && fields.map((field) => html`<${Field} key=${field.name} field=${field} value=${values[field.name] ?? ""}
-      onChange=${(value) => setValues((old) => ({ ...old, [field.name]: value }))} />`)}
-    ${state.isBusy && html`<label class="field"><span>${count(state.changed)} of ${count(found)}</span><progress max=${Math.max(found ?? 1, state.changed, 1)} value=${state.changed}></progress></label>`}
-    ${state.error && html`<p class="problem" role="alert">${shown(state.error.message, 500)}</p>`}
-    <div class="buttons"><button type="button" onClick=${close}>${state.isBusy ? "Stop" : "Cancel"}</button>
-    <button type="submit" class=${isDanger ? "danger" : "primary"} disabled=${state.isBusy || found === null || found === 0}>${title}</button></div>
+
+  const isLocked = state.isBusy || (preview && !found) || (confirmed !== undefined && typed !== confirmed);
+  const field = (each) => html`<${Field} key=${each.name} field=${each} value=${values[each.name]}
+    onChange=${(value) => setValues((old) => ({ ...old, [each.name]: value }))} />`;
+  const heading = preview ? `${title}: ${found === null ? "…" : count(found)} ${found === 1 ? "task" : "tasks"}` : title;
+  return html`<${Modal} title=${heading} close=${close}><form onSubmit=${onSubmit}>
+    ${text && html`<p>${text}</p>`}${fields.map(field)}
+    ${confirmed !== undefined && html`<label class="field"><span>Type <b><${Text} of=${confirmed} /></b> to confirm</span>
+      <input type="text" autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>`}
+    ${state.changed !== undefined && html`<label class="field"><span>${count(state.changed)} of ${count(found)}</span>
+      <progress max=${Math.max(found, state.changed, 1)} value=${state.changed}></progress></label>`}
+    ${state.error && html`<${Problem} error=${state.error} />`}
+    <div class="buttons"><${Button} onClick=${close}>${state.isBusy ? "Stop" : "Cancel"}<//>
+    <button type="submit" class=${isDanger ? "danger" : "primary"} disabled=${isLocked}>${button}</button></div>
   </form><//>`;
 }
-export { Problem };
+
+// Open a form that makes the call of `request(values)`, shows `message`, and leads to the address `next`.
+export function openForm({ message: text, request, next, ...form }) {
+  const submit = async (values) => {
+    await call(...(await request(values)));
+    notify(text);
+    if (next !== undefined) location.hash = next;
+  };
+  dialog.set({ submit, ...form });
+}
+
+// -- actions on many tasks --------------------------------------------------------------------------------------------
+
+const REASON = { name: "reason", label: "Reason", type: "text", help: "Shown with the tasks; may be empty." };
+const ATTEMPTS = { name: "attempts", label: "More attempts", type: "number", help: "Empty: as the tube says." };
+const TARGET = { name: "to", label: "To the tube", type: "text", isRequired: true };
+// By action: its title, what the tasks are then, the fields of its form, what it does, and whether it may do harm.
+export const ACTIONS = {
+  kick: ["Kick", "kicked", [ATTEMPTS], "Buried and delayed tasks become ready; kept done tasks are put again."],
+  release: ["Release", "released", [], "Taken tasks become ready, even if a client is still working on them.", true],
+  bury: ["Bury", "buried", [REASON], "The tasks stay buried until they are kicked."],
+  cancel: ["Cancel tasks", "cancelled", [REASON], "The tasks end; the holder of a taken task is told to stop.", true],
+  move: ["Move", "moved", [TARGET], "The tasks get new ids in the other tube."],
+  delete: ["Delete", "deleted", [], "The tasks are removed. This cannot be undone.", true],
+};
+
+// Open a form that previews, changes and follows many tasks. `filters`: those of a selection, or {ids}.
+export function openBulk(namespace, tube, action, filters) {
+  const [title, participle, fields, help, isDanger] = ACTIONS[action];
+  const words = Object.entries(filters).map(([name, value]) => `${name} ${printable(value, 60)}`);
+  const which = filters.ids ? "The selected tasks" : words.length ? `Tasks with ${words.join(", ")}` : "All tasks but done ones";
+  const confirmed = isDanger && !filters.ids && !words.length ? tube : undefined;
+  const preview = (report, signal) =>
+    filters.ids ? Promise.resolve(filters.ids.length) : select(namespace, tube, { ...filters, action: "count" }, report, signal);
+  const submit = async (values, report, signal) => {
+    report(0);
+    const changed = await select(namespace, tube, { ...filters, action, with: values }, report, signal);
+    notify(`${count(changed)} ${changed === 1 ? "task" : "tasks"} ${participle}.`);
+  };
+  dialog.set({ title, text: `${which} of ${printable(tube, 60)}. ${help}`, fields, button: title, isDanger, confirmed, preview, submit });
+}
+
+// Actions that need no form beyond a reason.
+export const reasonForm = (title, button, message, address, isDanger) =>
+  openForm({ title, button, message, isDanger, fields: [REASON], request: (values) => ["POST", address, values] });
+

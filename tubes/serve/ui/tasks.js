@@ -1,259 +1,293 @@
 // The tasks of a tube, one task, and the dead letters of a tube by reason.
 
 import { useState } from "./preact.js";
-import { ago, call, count, href, html, iso, now, path, setQuery, shown, useLive } from "./lib.js";
-import { ACTIONS, Badge, Bulk, Choice, CopyButton, Empty, Link, Search, Table, Time, Waiting, act, ask, open } from "./parts.js";
-import { askPut, withData } from "./tubes.js";
+import { count, href, html, iso, now, path, printable, refresh, setQuery, useGet } from "./lib.js";
+import {
+  ACTIONS, Badge, Button, Choice, CopyButton, Empty, Link, Loaded, Pager, Progress, Search, Table, Text, Time,
+  callAndNotify, openBulk, openForm, reasonForm,
+} from "./parts.js";
+import { openPut, withData } from "./tubes.js";
 
 const PAGE = 50;
 // Characters of the data in a list, and on the page of a task.
 const EXCERPT = 120;
 const MOST = 100_000;
-
-const STATE_CHOICES = [["", "any but done"], ["ready", "ready"], ["taken", "taken"], ["delayed", "delayed"], ["buried", "buried"], ["done", "done"]];
+// The bytes of a dump.
+const HEX = 4096;
+const STATES = [["", "all but done"], ...["ready", "taken", "delayed", "buried", "done"].map((state) => [state, state])];
+const ORDERS = [["", "first to last"], ["true", "newest first"]];
 const COLUMNS = [
-  { title: "Id", kind: "number" },
-  { title: "State" },
-  { title: "Data" },
-  { title: "Why" },
-  { title: "Lane" },
-  { title: "Pri", kind: "number" },
-  { title: "Attempts", kind: "number" },
-  { title: "Put" },
-  { title: "Due" },
+  ["Id", "number"], ["State"], ["Data"], ["Reason or note"], ["Lane"], ["Pri", "number"], ["Attempts", "number"],
+  ["Put"], ["Due or ended"],
 ];
-const TEXT_FILTERS = [
-  ["contains", "Data contains"],
-  ["reason", "Reason"],
-  ["lane", "Lane"],
-  ["key", "Key"],
-  ["older_than", "Older than, s"],
-  ["attempts", "Attempts, at least"],
+// The filters that are typed, with their labels.
+const FILTERS = [
+  ["contains", "Data contains"], ["reason", "Reason"], ["lane", "Lane"], ["key", "Key"],
+  ["older_than", "Older than, s"], ["attempts", "Attempts, at least"],
 ];
-
-const excerpt = (task) => (task.preview === undefined ? `${count(task.size)} bytes that are not text` : shown(task.preview, EXCERPT));
-
-const isNumber = (name) => name === "older_than" || name === "attempts";
+const NUMBERS = ["older_than", "attempts"];
 
 // The filters in an address, for the API.
 function filtersOf(query) {
-  const filters = {};
-  for (const name of ["state", ...TEXT_FILTERS.map(([each]) => each)]) {
-    if (query[name]) filters[name] = isNumber(name) ? Number(query[name]) : query[name];
-  }
-  return filters;
+  const given = ["state", ...FILTERS.map(([name]) => name)].filter((name) => query[name]);
+  return Object.fromEntries(given.map((name) => [name, NUMBERS.includes(name) ? Number(query[name]) : query[name]]));
 }
 
 export function Tasks({ namespace, name, tube, query }) {
   const [picked, setPicked] = useState(new Set());
-  const place = [namespace, "tubes", name];
+  const [isEvery, setEvery] = useState("");
   const filters = filtersOf(query);
-  const newest = query.newest_first === "true";
   const pages = query.pages ? query.pages.split(",") : [];
-  const after = pages[pages.length - 1] ?? "";
-  const values = { ...filters, newest_first: newest || "", after, limit: PAGE, preview: EXCERPT };
-  // A search may read the whole tube: it runs once, and again when the user asks.
-  const isSearch = ["contains", "reason", "older_than", "attempts", "lane"].some((each) => each in filters);
-  const state = useLive((signal) => call("GET", path([...place, "tasks"], values), undefined, { signal }), [place, values], !isSearch);
-  const change = (changes) => {
+  const after = pages[pages.length - 1];
+  const parameters = { ...filters, newest_first: query.newest_first, after, limit: PAGE, preview: EXCERPT };
+  // A search may read the whole tube, so it is not repeated at each sample.
+  const isSearch = FILTERS.some(([each]) => each !== "key" && each in filters);
+  const state = useGet([namespace, "tubes", name, "tasks"], parameters, !isSearch);
+  const clear = () => {
     setPicked(new Set());
+    setEvery("");
+  };
+  const change = (changes) => {
+    clear();
     setQuery({ pages: "", ...changes });
   };
+  const filter = ([each, label]) => html`<${Search} key=${each} label=${label} value=${query[each]}
+    type=${NUMBERS.includes(each) ? "number" : "search"} onChange=${(text) => change({ [each]: text })} />`;
   const canManage = tube.rights.includes("manage");
-  const hasLanes = tube.lanes !== null;
-  const shownFilters = TEXT_FILTERS.filter(([each]) => each !== "lane" || hasLanes);
-  const columns = canManage ? [{ title: "" }, ...COLUMNS] : COLUMNS;
-  return html`<div class="filters"><${Choice} label="State" value=${query.state || ""} options=${STATE_CHOICES} onChange=${(text) => change({ state: text })} />
-      <${Choice} label="Order" value=${String(newest)} options=${[["false", "first to last"], ["true", "newest first"]]} onChange=${(text) => change({ newest_first: text === "true" ? text : "" })} />
-      ${shownFilters.map(([each, label]) => html`<${Search} key=${each} label=${label} value=${query[each]} onChange=${(text) => change({ [each]: text })} />`)}</div>
-    ${canManage && html`<${Actions} namespace=${namespace} name=${name} filters=${filters} picked=${picked} clear=${() => setPicked(new Set())} />`}
-    <${Waiting} state=${state}>${({ tasks }) => {
-      if (!tasks.length) return html`<${Empty}>${pages.length ? "These were the last tasks." : Object.keys(filters).length ? "No task passes all filters." : "The tube has no tasks."}<//>`;
-      const ids = tasks.map((task) => task.id);
-      const isAll = ids.every((id) => picked.has(id));
-      const toggle = (changed, isOn) => setPicked((old) => new Set(isOn ? [...old, ...changed] : [...old].filter((id) => !changed.includes(id))));
-      const all = canManage && html`<label class="flag"><input type="checkbox" checked=${isAll} onChange=${(event) => toggle(ids, event.target.checked)} /> all ${count(ids.length)} on this page</label>`;
-      return html`${all}<${Table} caption="Tasks" columns=${columns} rows=${tasks.map((task) => html`<tr key=${task.id}>
-        ${canManage && html`<td><input type="checkbox" aria-label=${`Select task ${task.id}`} checked=${picked.has(task.id)} onChange=${(event) => toggle([task.id], event.target.checked)} /></td>`}
-        <td class="number"><${Link} to=${[...place, "tasks", String(task.id)]}>${task.id}<//></td>
-        <td><${Badge} kind=${task.state}>${task.state}<//> ${task.progress !== undefined && html`<progress max="1" value=${task.progress} aria-label="progress"></progress>`}</td>
-        <td class="data"><code><bdi>${excerpt(task)}</bdi></code></td>
-        <td class="data"><bdi>${shown(task.reason || task.note || "", 120)}</bdi></td>
-        <td><bdi>${shown(task.utube ?? "", 60)}</bdi></td>
-        <td class="number">${task.pri}</td>
-        <td class="number">${task.attempts}${task.max_attempts ? ` of ${task.max_attempts}` : ""}</td>
-        <td><${Time} at=${task.created} text=${ago(task.created)} /></td>
-        <td><${Time} at=${task.ended ?? task.due} text=${ago(task.ended ?? task.due)} /></td></tr>`)} />
-      <nav class="pager" aria-label="Pages"><button type="button" disabled=${!pages.length} onClick=${() => change({ pages: pages.slice(0, -1).join() })}>Back</button>
-      <button type="button" disabled=${tasks.length < PAGE} onClick=${() => change({ pages: [...pages, ids[ids.length - 1]].join() })}>More</button></nav>`;
-    }}<//>`;
+  const list = ({ tasks }) => {
+    const ids = tasks.map((task) => task.id);
+    const pick = (changed, isOn) => {
+      setEvery("");
+      setPicked((old) => new Set(isOn ? [...old, ...changed] : [...old].filter((id) => !changed.includes(id))));
+    };
+    const isAll = ids.every((id) => picked.has(id));
+    const rows = tasks.map((task) => html`<${Row} key=${task.id} namespace=${namespace} task=${task}
+      isPicked=${picked.has(task.id)} pick=${canManage && pick} />`);
+    const nothing = pages.length ? "These were the last tasks." : "No task passes the filters.";
+    return html`${canManage && tasks.length > 0 && html`<label class="flag"><input type="checkbox" checked=${isAll}
+        onChange=${(event) => pick(ids, event.target.checked)} /> all ${count(ids.length)} on this page</label>`}
+      ${tasks.length ? html`<${Table} caption="Tasks" columns=${canManage ? [[""], ...COLUMNS] : COLUMNS} rows=${rows} />`
+        : html`<${Empty}>${nothing}<//>`}
+      <${Pager} labels=${["Back", "More"]} back=${pages.length ? () => change({ pages: pages.slice(0, -1).join() }) : null}
+        more=${tasks.length < PAGE ? null : () => change({ pages: [...pages, ids[ids.length - 1]].join() })} />`;
+  };
+  return html`<div class="filters">
+      <${Choice} label="State" value=${query.state || ""} options=${STATES} onChange=${(text) => change({ state: text })} />
+      <${Choice} label="Order" value=${query.newest_first || ""} options=${ORDERS}
+        onChange=${(text) => change({ newest_first: text })} />
+      ${FILTERS.filter(([each]) => each !== "lane" || tube.lanes !== null).map(filter)}</div>
+    ${canManage && html`<${Actions} namespace=${namespace} name=${name} filters=${filters} picked=${picked}
+      isEvery=${isEvery} setEvery=${setEvery} clear=${clear} />`}
+    ${isSearch && html`<p class="muted">A search is not repeated by itself.
+      <${Button} kind="small" onClick=${refresh}>Search again<//></p>`}
+    <${Loaded} state=${state}>${list}<//>`;
 }
 
-// What can be done with the selected tasks, or with every task that passes the filters.
-function Actions({ namespace, name, filters, picked, clear }) {
-  const [isEvery, setEvery] = useState(false);
-  const isLocked = !isEvery && !picked.size;
+function Row({ namespace, task, isPicked, pick }) {
+  const data = task.preview === undefined ? `${count(task.size)} bytes that are not text` : task.preview;
+  return html`<tr>${pick && html`<td><input type="checkbox" aria-label=${`Select task ${task.id}`} checked=${isPicked}
+      onChange=${(event) => pick([task.id], event.target.checked)} /></td>`}
+    <td class="number"><${Link} to=${[namespace, "tubes", task.tube, "tasks", String(task.id)]}>${task.id}<//></td>
+    <td><${Badge} kind=${task.state}>${task.state}<//><${Progress} of=${task.progress} /></td>
+    <td class="data"><code><${Text} of=${data} limit=${EXCERPT} /></code></td>
+    <td class="data"><${Text} of=${task.reason ?? task.note} limit=${120} /></td>
+    <td class="data"><${Text} of=${task.utube} limit=${60} /></td>
+    <td class="number">${task.pri}</td><td class="number">${attemptsOf(task)}</td>
+    <td><${Time} at=${task.created} /></td><td><${Time} at=${task.ended ?? task.due} /></td></tr>`;
+}
+
+const attemptsOf = (task) => `${task.attempts}${task.max_attempts ? ` of ${task.max_attempts}` : ""}`;
+
+// Buttons that change the selected tasks, or all that pass the filters.
+function Actions({ namespace, name, filters, picked, isEvery, setEvery, clear }) {
+  const choices = [["", `selected tasks (${count(picked.size)})`], ["every", "everything that matches"]];
   const run = (action) => {
-    open(Bulk, { namespace, tube: name, action, filters: isEvery ? filters : { ids: [...picked] } });
+    openBulk(namespace, name, action, isEvery ? filters : { ids: [...picked] });
     clear();
   };
+  const button = ([action, [title, , , , isDanger]]) => html`<${Button} kind=${isDanger ? "danger" : ""}
+    isDisabled=${!isEvery && !picked.size} onClick=${() => run(action)}>${title}<//>`;
   return html`<div class="actions" role="group" aria-label="Actions">
-    <${Choice} label="Change" value=${String(isEvery)} onChange=${(text) => setEvery(text === "true")}
-      options=${[["false", `selected tasks (${count(picked.size)})`], ["true", "everything that matches"]]} />
-    ${Object.entries(ACTIONS).map(([action, { title, isDanger }]) => html`<button type="button" class=${isDanger ? "danger" : ""} disabled=${isLocked} onClick=${() => run(action)}>${title}</button>`)}</div>`;
+    <${Choice} label="Change" value=${isEvery} onChange=${setEvery} options=${choices} />
+    ${Object.entries(ACTIONS).map(button)}</div>`;
 }
 
 // -- one task ---------------------------------------------------------------------------------------------------------
 
 export function Task({ namespace, name, tube, id }) {
-  const [most, setMost] = useState(MOST);
-  const place = [namespace, "tubes", name];
-  const state = useLive((signal) => call("GET", path([...place, "tasks", id], { preview: most }), undefined, { signal }), [place, id, most]);
+  const [isAll, setAll] = useState(false);
+  const segments = [namespace, "tubes", name];
+  const state = useGet([...segments, "tasks", id], { preview: isAll ? 1e9 : MOST }, !isAll);
   const isTaken = state.data?.state === "taken";
-  const workers = useLive(async (signal) => (isTaken ? call("GET", path([namespace, "workers"]), undefined, { signal }) : null), [namespace, id, isTaken], false);
+  const workers = useGet(isTaken ? [namespace, "workers"] : null, {}, false);
   const holds = (worker) => worker.tasks.some((held) => held.tube === name && String(held.id) === id);
   const holder = isTaken ? workers.data?.workers.find(holds) : undefined;
-  return html`<${Waiting} state=${state}>${(task) => html`<div class="head"><h2>Task ${task.id} <${Badge} kind=${task.state}>${task.state}<//></h2>
-      <div class="tools"><${TaskActions} place=${place} task=${task} tube=${tube} /></div></div>
-    <div class="charts"><section><h3>Facts</h3><dl class="facts"><${Facts} task=${task} holder=${holder} /></dl></section>
-    <section><h3>Times</h3><${Timeline} task=${task} /></section></div>
-    <${Data} title="Data" text=${task.preview} base64=${task.preview_base64} size=${task.size} onAll=${() => setMost(1e9)} />
-    ${task.state === "done" && ("result" in task || "result_base64" in task) && html`<${Data} title="Result" text=${JSON.stringify(task.result ?? task.result_base64)} />`}
-    ${task.saved !== undefined && html`<${Data} title="Saved for the next attempt" text=${JSON.stringify(task.saved)} />`}`}<//>`;
+  const json = (title, value) => value !== undefined && html`<${Data} title=${title} text=${JSON.stringify(value)} />`;
+  return html`<${Loaded} state=${state}>${(task) => html`
+    <div class="head"><h2>Task ${task.id} <${Badge} kind=${task.state}>${task.state}<//></h2>
+      <div class="tools"><${TaskActions} segments=${segments} task=${task} tube=${tube}
+        isWhole=${isAll || task.size <= MOST} /></div></div>
+    <div class="charts"><section><h3>Facts</h3><${Facts} task=${task} holder=${holder} /></section>
+      <section><h3>Times</h3><${Timeline} task=${task} /></section></div>
+    <${Data} title="Data" text=${task.preview} base64=${task.preview_base64} size=${task.size}
+      onAll=${!isAll && task.size > MOST && (() => setAll(true))} />
+    ${json("Result", task.result ?? task.result_base64)}${json("Saved for the next attempt", task.saved)}`}<//>`;
 }
 
 function Facts({ task, holder }) {
   const facts = {
-    "priority": task.pri,
-    "attempts": `${task.attempts}${task.max_attempts ? ` of ${task.max_attempts}` : ""}`,
-    "lane": task.utube,
-    "key": task.key,
-    "reason": task.reason,
-    "progress": task.progress === undefined ? null : `${Math.round(task.progress * 100)} %`,
-    "note": task.note,
+    priority: task.pri,
+    attempts: attemptsOf(task),
+    lane: task.utube,
+    key: task.key,
+    reason: task.reason,
+    progress: task.progress == null ? null : `${Math.round(task.progress * 100)} %`,
+    note: task.note,
     "held by": holder && `${holder.host}, process ${holder.pid}`,
-    "size": `${count(task.size)} bytes`,
-    ...task.context,
+    size: `${count(task.size)} bytes`,
   };
-  return Object.entries(facts).filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => html`<dt>${shown(name, 60)}</dt><dd><bdi>${shown(value, 1000)}</bdi></dd>`);
+  const context = Object.entries(task.context).map(([term, fact]) => [`context: ${term}`, fact]);
+  const known = [...Object.entries(facts).filter(([, fact]) => fact != null), ...context];
+  return html`<dl class="facts">${known.map(([term, fact]) => html`<dt>${printable(term, 60)}</dt>
+    <dd><${Text} of=${fact} limit=${1000} /></dd>`)}</dl>`;
 }
 
 // The known moments of a task, in order.
 function Timeline({ task }) {
-  const due = { delayed: "becomes ready", taken: "its take ends", ready: "is due", buried: "is due" }[task.state];
-  const moments = [
-    [task.created, "was put"],
-    [task.due, due],
-    [task.expires, "expires"],
-    [task.ended, { ack: "was acked", delete: "was deleted", ttl: "expired", cancelled: "was cancelled" }[task.why]],
-  ].filter(([at, what]) => at !== null && at !== undefined && what);
-  moments.push([now(), `is ${task.state}`]);
-  moments.sort(([first], [second]) => first - second);
-  return html`<ol class="timeline">${moments.map(([at, what]) => html`<li><span>${what}</span> <${Time} at=${at} text=${ago(at)} /> <span class="muted">${iso(at)}</span></li>`)}</ol>`;
+  const due = { delayed: "becomes ready", taken: "its take ends" }[task.state] ?? "is due";
+  const end = { ack: "was acked", delete: "was deleted", ttl: "expired", cancelled: "was cancelled" }[task.why];
+  const moments = [[task.created, "was put"], [task.due, due], [task.expires, "expires"], [task.ended, end]]
+    .filter(([at]) => at != null)
+    .concat([[now(), `is ${task.state}`]])
+    .sort(([first], [second]) => first - second);
+  return html`<ol class="timeline">${moments.map(([at, what]) => html`<li>${what} <${Time} at=${at} />
+    <span class="muted"> ${iso(at)}</span></li>`)}</ol>`;
 }
 
-const isJson = (text) => {
+function isJson(text) {
   try {
     JSON.parse(text);
     return true;
   } catch {
     return false;
   }
-};
+}
 
-// JSON with line breaks. Numbers that JavaScript would round stay as they are: then the text is not changed.
+// JSON with line breaks. The values stay as they are: JavaScript would round large numbers, and drop doubled keys.
 function pretty(text) {
-  if (!isJson(text) || /\d{16}|[eE.]\d{16}/.test(text)) return text;
-  return JSON.stringify(JSON.parse(text), null, 2);
+  if (!isJson(text)) return text;
+  let depth = 0;
+  const line = () => "\n" + "  ".repeat(Math.min(depth, 40));
+  return text.replace(/"(?:[^"\\]|\\.)*"|\{\s*\}|\[\s*\]|[{}[\],:]|\s+/g, (part) => {
+    if ("{[".includes(part)) depth += 1;
+    if ("}]".includes(part)) depth -= 1;
+    if ("{[,".includes(part)) return part + line();
+    if ("}]".includes(part)) return line() + part;
+    return part === ":" ? ": " : /^\s/.test(part) ? "" : part;
+  });
 }
 
 // Bytes in rows of 16, as numbers and as characters.
 function hexDump(text) {
-  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0)).slice(0, 4096);
-  const rows = [];
-  for (let start = 0; start < bytes.length; start += 16) {
-    const row = [...bytes.slice(start, start + 16)];
-    const numbers = row.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
-    rows.push(`${start.toString(16).padStart(6, "0")}  ${numbers.padEnd(47)}  ${row.map((byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : ".")).join("")}`);
-  }
-  return rows.join("\n");
+  const bytes = [...atob(text.slice(0, 5464))].slice(0, HEX).map((character) => character.charCodeAt(0));
+  const rows = Array.from({ length: Math.ceil(bytes.length / 16) }, (_, row) => bytes.slice(row * 16, row * 16 + 16));
+  const hex = (number, length) => number.toString(16).padStart(length, "0");
+  const character = (byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : ".");
+  const line = (row, index) =>
+    `${hex(index * 16, 6)}  ${row.map((byte) => hex(byte, 2)).join(" ").padEnd(47)}  ${row.map(character).join("")}`;
+  return rows.map(line).join("\n");
 }
 
 function Data({ title, text, base64, size, onAll }) {
   const full = base64 === undefined ? pretty(text) : hexDump(base64);
-  const isCut = onAll && size > MOST && (text ?? base64).length <= 1.4 * MOST;
-  return html`<section class="content"><div class="head"><h3>${title}</h3><div class="tools"><${CopyButton} text=${text ?? full} /></div></div>
-    <pre tabindex="0"><bdi>${shown(full, 1_000_000)}</bdi></pre>
-    ${isCut && html`<p class="muted">The start of ${count(size)} bytes. <button type="button" onClick=${onAll}>Load all</button></p>`}</section>`;
+  const load = onAll && base64 === undefined && html`<${Button} onClick=${onAll}>Load all<//>`;
+  return html`<section class="content">
+    <div class="head"><h3>${title}</h3><div class="tools"><${CopyButton} text=${text ?? full} /></div></div>
+    <pre tabindex="0"><${Text} of=${full} limit=${1_000_000} /></pre>
+    ${(load || size > HEX) && onAll && html`<p class="muted">This is the start of ${count(size)} bytes. ${load}</p>`}</section>`;
 }
 
-function TaskActions({ place, task, tube }) {
+function TaskActions({ segments, task, tube, isWhole }) {
   const may = (right) => tube.rights.includes(right);
-  const at = (...rest) => path([...place, "tasks", String(task.id), ...rest]);
-  const isWhole = task.preview !== undefined && (task.size <= MOST || task.preview.length > MOST);
-  const askEdit = () =>
-    ask({
+  const at = (...rest) => path([...segments, "tasks", String(task.id), ...rest]);
+  const text = task.preview;
+  const isText = text !== undefined && isWhole;
+  const isOver = task.state === "done";
+  const edit = () =>
+    openForm({
       title: `Change task ${task.id}`,
       button: "Change",
-      done: "The task is changed.",
+      message: "The task is changed.",
       fields: [
-        { name: "data", label: isJson(task.preview) ? "Data, as JSON" : "Data, as text", type: "area", value: pretty(task.preview) },
+        { name: "data", label: isJson(text) ? "Data, as JSON" : "Data, as text", type: "area", value: pretty(text) },
         { name: "pri", label: "Priority", type: "number", value: task.pri },
-        { name: "delay", label: "Delay from now, in seconds", type: "number", help: "Only if its tube has delays; empty: unchanged." },
-        { name: "ttl", label: "Time to live from now, in seconds", type: "number" },
+        { name: "delay", label: "Delay from now, in seconds", type: "number", help: "Empty: unchanged." },
+        { name: "ttl", label: "Time to live from now, in seconds", type: "number", help: "Empty: unchanged." },
       ],
       request: ({ data, pri, ...rest }) => {
         const changes = { ...rest, ...(pri === task.pri ? {} : { pri }) };
-        if (!data || data === pretty(task.preview)) return ["PATCH", at(), changes];
-        return ["PATCH", at(), withData(data, isJson(task.preview), changes)];
+        const isSame = !data || data === pretty(text);
+        if (isSame && !Object.keys(changes).length) throw new Error("Nothing is changed.");
+        return ["PATCH", at(), isSame ? changes : withData(data, isJson(text), changes)];
       },
     });
-  const askReason = (word, title, button) => () =>
-    ask({
-      title: `${title} task ${task.id}`,
-      button,
-      isDanger: word === "cancel",
-      done: `The task is ${word === "cancel" ? "cancelled" : "buried"}.`,
-      fields: [{ name: "reason", label: "Reason", type: "text" }],
-      request: (values) => ["POST", at(word), values],
+  const remove = () =>
+    openForm({
+      title: `Delete task ${task.id}`,
+      text: "This cannot be undone.",
+      button: "Delete",
+      isDanger: true,
+      message: "The task is deleted.",
+      next: href([...segments, "tasks"]),
+      request: () => ["DELETE", at()],
     });
-  const askDelete = () =>
-    ask({ title: `Delete task ${task.id}`, text: "This cannot be undone.", button: "Delete", isDanger: true, done: "The task is deleted.", request: () => ["DELETE", at()] });
-  const again = () => askPut(place, tube, { title: "Put it again", data: pretty(task.preview), isText: !isJson(task.preview), lane: task.utube ?? "", pri: task.pri });
-  const isOver = task.state === "done";
-  return html`${may("put") && isWhole && html`<button type="button" onClick=${again}>Put again</button>`}
-    ${may("manage") && html`
-      ${["buried", "delayed", "done"].includes(task.state) && html`<button type="button" class="primary" onClick=${() => act("The task is kicked.", "POST", at("kick"), {})}>Kick</button>`}
-      ${!isOver && isWhole && html`<button type="button" onClick=${askEdit}>Edit</button>`}
-      ${!isOver && task.state !== "buried" && html`<button type="button" onClick=${askReason("bury", "Bury", "Bury")}>Bury</button>`}
-      ${!isOver && html`<button type="button" onClick=${askReason("cancel", "Cancel", "Cancel the task")}>Cancel</button>
-      <button type="button" class="danger" onClick=${askDelete}>Delete</button>`}`}`;
+  const again = () => openPut(segments, tube, { ...task, text: pretty(text), isJson: isJson(text) });
+  const kick = () => callAndNotify("The task is kicked.", "POST", at("kick"), {});
+  const bury = () => reasonForm(`Bury task ${task.id}`, "Bury", "The task is buried.", at("bury"));
+  const cancel = () =>
+    reasonForm(`Cancel task ${task.id}`, "Cancel the task", "The task is cancelled.", at("cancel"), true);
+  const actions = [
+    ["Put again", again, may("put") && isText],
+    ["Kick", kick, may("manage") && ["buried", "delayed", "done"].includes(task.state), "primary"],
+    ["Edit", edit, may("manage") && !isOver && isText],
+    ["Bury", bury, may("manage") && !isOver && task.state !== "buried"],
+    ["Cancel", cancel, may("manage") && !isOver],
+    ["Delete", remove, may("manage") && !isOver, "danger"],
+  ];
+  return actions.map(([title, onClick, isShown, kind]) => isShown && html`<${Button} kind=${kind} onClick=${onClick}>${title}<//>`);
 }
 
 // -- dead letters -----------------------------------------------------------------------------------------------------
 
-const GROUPS = [{ title: "Reason" }, { title: "Tasks", kind: "number" }, { title: "First put" }, { title: "Last put" }, { title: "" }];
+const GROUPS = [["Reason"], ["Tasks", "number"], ["First put"], ["Last put"], [""]];
 
 export function DeadLetters({ namespace, name, tube }) {
-  const place = [namespace, "tubes", name];
-  const state = useLive((signal) => call("GET", path([...place, "reasons"], { samples: 1 }), undefined, { signal }), place);
+  const segments = [namespace, "tubes", name];
+  const state = useGet([...segments, "reasons"], { samples: 1 });
   const canManage = tube.rights.includes("manage");
-  const bulk = (action, reason) => open(Bulk, { namespace, tube: name, action, filters: { state: "buried", ...(reason ? { reason } : {}) } });
-  return html`<${Waiting} state=${state}>${({ reasons, samples }) => {
+  const bulk = (action, reason) => () => openBulk(namespace, name, action, { state: "buried", ...(reason && { reason }) });
+  const row = ([reason, number], most, sample) => {
+    const task = sample && path([...segments, "tasks", String(sample.id), "kick"]);
+    // Tasks without a reason count as "none", which no filter can select.
+    const isNamed = reason !== "none";
+    const query = { state: "buried", reason: isNamed ? reason : "" };
+    return html`<tr key=${reason}>
+      <th scope="row" class="data"><${Link} to=${[...segments, "tasks"]} query=${query}>
+        <${Text} of=${isNamed ? reason : "without a reason"} /><//></th>
+      <td class="number">${count(number)} <meter min="0" max=${most} value=${number} aria-hidden="true"></meter></td>
+      <td><${Time} at=${sample?.first} /></td><td><${Time} at=${sample?.last} /></td>
+      <td class="buttons">${sample && html`<${Link} to=${[...segments, "tasks", String(sample.id)]}>Sample<//>`}
+      ${canManage && html`${sample && html`<${Button} kind="small"
+          onClick=${() => callAndNotify("One task is kicked.", "POST", task, {})}>Kick one<//>`}
+        <${Button} kind="small" isDisabled=${!isNamed} onClick=${bulk("kick", reason)}>Kick<//>
+        <${Button} kind="small danger" isDisabled=${!isNamed} onClick=${bulk("delete", reason)}>Delete<//>`}</td></tr>`;
+  };
+  return html`<${Loaded} state=${state}>${({ reasons, samples }) => {
     const groups = Object.entries(reasons).sort(([, first], [, second]) => second - first);
     if (!groups.length) return html`<${Empty}>No task is buried.<//>`;
-    const most = groups[0][1];
-    return html`${canManage && html`<div class="actions"><button type="button" onClick=${() => bulk("kick")}>Retry all</button> <button type="button" class="danger" onClick=${() => bulk("delete")}>Delete all</button></div>`}
-      <${Table} caption="Dead letters by reason" columns=${GROUPS} rows=${groups.map(([reason, number]) => {
-        const sample = samples[reason];
-        const query = { state: "buried", ...(reason ? { reason } : {}) };
-        return html`<tr key=${reason}><th scope="row" class="data"><${Link} to=${[...place, "tasks"]} query=${query}><bdi>${reason ? shown(reason, 200) : "without a reason"}</bdi><//></th>
-          <td class="number">${count(number)} <meter min="0" max=${most} value=${number} aria-hidden="true"></meter></td>
-          <td>${sample ? html`<${Time} at=${sample.first} text=${ago(sample.first)} />` : "–"}</td><td>${sample ? html`<${Time} at=${sample.last} text=${ago(sample.last)} />` : "–"}</td>
-          <td class="buttons">${sample && html`<a href=${href([...place, "tasks", String(sample.id)])}>Sample</a>`}
-          ${canManage && html`${sample && html`<button type="button" class="small" onClick=${() => act("One task is kicked.", "POST", path([...place, "tasks", String(sample.id), "kick"]), {})}>Retry one</button>`}
-            <button type="button" class="small" disabled=${!reason} onClick=${() => bulk("kick", reason)}>Retry</button>
-            <button type="button" class="small danger" disabled=${!reason} onClick=${() => bulk("delete", reason)}>Delete</button>`}</td></tr>`;
-      })} />`;
+    return html`${canManage && html`<div class="actions"><${Button} onClick=${bulk("kick")}>Kick all<//>
+        <${Button} kind="danger" onClick=${bulk("delete")}>Delete all<//></div>`}
+      <${Table} caption="Dead letters by reason" columns=${GROUPS}
+        rows=${groups.map((group) => row(group, groups[0][1], Object.hasOwn(samples, group[0]) && samples[group[0]]))} />`;
   }}<//>`;
 }
