@@ -37,13 +37,17 @@ demo: .venv/demo $(if $(DASHBOARD),.venv/dashboard) $(if $(filter redis% unix% v
 pipeline: .venv/pipeline  ## write pages through a tube and Spark to parquet; kill the job once, and check with SQL that no page is lost
 	$(BIN)/python examples/pipeline.py
 
-test: .venv/test  ## run the short test suite: every rule on every backend
+# The browser of the tests and of the look at the pages.
+.venv/browser/chromium: | .venv/test
+	$(BIN)/python .ci/browser.py .venv/browser
+
+test: .venv/test .venv/browser/chromium  ## run the short test suite: every rule on every backend
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not full'
 
-test-rest: .venv/test  ## run the tests that `make test` leaves out
+test-rest: .venv/test .venv/browser/chromium  ## run the tests that `make test` leaves out
 	$(BIN)/python -m pytest $(PARALLEL) -m full
 
-test-all: .venv/test  ## run all tests: also Spark, long fault tests, and the examples of all pages
+test-all: .venv/test .venv/browser/chromium  ## run all tests: also Spark, long fault tests, and the examples of all pages
 	$(BIN)/python -m pytest $(PARALLEL)
 
 mutants: .venv/test  ## check that the short suite detects each mutant, about 15 minutes: make mutants ARGS="-k lua"
@@ -64,8 +68,8 @@ soak-jobs: .venv/test  ## a job of 1,000,000 items whose worker is deployed 20 t
 soak-serve: .venv/test  ## kill `tubes serve` 50 times during deliveries, and hold 10,000 idle connections: make soak-serve ARGS="--kills 5"
 	$(BIN)/python -m tests.serve.soak $(ARGS)
 
-screenshots: .venv/test  ## take the pictures of the dashboard for the pages, in Chromium
-	$(BIN)/python docs/screenshots.py
+screenshots: .venv/test .venv/browser/chromium  ## take the pictures of the dashboard for the pages, in Chromium
+	$(BIN)/python -m tests.dashboard.screenshots
 
 aio: .venv/check  ## generate tubes/aio, the asyncio API, from tubes/sync
 	$(BIN)/python .ci/make_aio.py

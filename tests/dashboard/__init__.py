@@ -1,1 +1,1 @@
-"""The dashboard in a real Chromium. Without one on this machine (apt install chromium) these tests are skipped."""
+"""The dashboard in a real Chromium, which `make test` installs on Linux. Without one these tests are skipped."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -10,13 +11,24 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Playwright,
+    Request,
+    expect,
+    sync_playwright,
+)
 
+from tests.support.processes import ROOT
 from tests.support.served import Served
 from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 
-CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+#: Where `.ci/browser.py` has installed a browser.
+BROWSER: Final = ROOT / ".venv" / "browser"
 #: What Chromium must not do while it is tested: use a sandbox, which root may not, or talk to its maker.
 _OPTIONS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update"),
@@ -29,13 +41,24 @@ _WATCH: Final = """addEventListener("securitypolicyviolation", (event) =>
 expect.set_options(timeout=15_000)
 
 
+def launch(playwright: Playwright) -> Browser | None:
+    """Start the browser of `.ci/browser.py`, or else that of this machine, if it has one."""
+    own = BROWSER / "chromium"
+    path = str(own) if own.exists() else shutil.which("chromium")
+    if path is None:
+        return None
+    settings = {"FONTCONFIG_FILE": str(BROWSER / "fonts.conf"), "LD_LIBRARY_PATH": str(BROWSER / "al2023" / "lib")}
+    environment: dict[str, str | float | bool] = {**os.environ, **(settings if own.exists() else {})}
+    return playwright.chromium.launch(executable_path=path, args=list(_OPTIONS), env=environment)
+
+
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """A browser. While it is open, this thread has a running event loop, which tests of other modules do not expect."""
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium: apt install chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_OPTIONS))
+        browser = launch(playwright)
+        if browser is None:
+            pytest.skip("there is no Chromium: make test installs one on Linux")
         yield browser
         browser.close()
 
@@ -84,8 +107,9 @@ class Dashboard:
 
     def open(self, *segments: object, query: str = "") -> Page:
         """Show a view of the namespace."""
-        place = "".join("/" + quote(str(segment), safe="") for segment in (self.namespace, *segments))
-        self.page.goto(f"{self.url}/ui/#{place}{query}")
+        view = "#" + "".join("/" + quote(str(segment), safe="") for segment in (self.namespace, *segments)) + query
+        self.page.goto(f"{self.url}/ui/{view}")
+        expect(self.page.locator("main")).to_have_attribute("data-view", view)
         expect(self.page.locator("main [aria-busy]")).to_have_count(0)
         return self.page
 

@@ -21,7 +21,7 @@ from tubes.serve import Grant, Tokens
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202egnp.exe\x1b[31mred\u0000🙂\"}]'"
 
 
-def hostile_tube(dashboard: Dashboard) -> str:
+def hostile_tube(dashboard: Dashboard) -> None:
     """Create a tube with hostile texts wherever a client can put one."""
     path = dashboard.tube("lanes", "utubettl", max_attempts=3)
     text = HOSTILE.replace("\x00", "")
@@ -33,7 +33,6 @@ def hostile_tube(dashboard: Dashboard) -> str:
     dashboard.http.post(f"{path}/tasks/raw", content=json.dumps("\u202e" + "x" * 900_000).encode())
     dashboard.api("POST", f"{path}/tasks/0/bury", {"reason": text})
     dashboard.api("POST", f"{path}/lanes/{quote(text, safe='')}/block", {"seconds": 600, "reason": text})
-    return path
 
 
 def test_hostile_data_is_shown_as_text(dashboard: Dashboard) -> None:
@@ -50,7 +49,7 @@ def test_hostile_data_is_shown_as_text(dashboard: Dashboard) -> None:
     for place in (*places, *(("tubes", name, "tasks", id) for id in range(6))):
         page = dashboard.open(*place)
         expect(page.locator("main table, main dl").first).to_be_visible()
-        assert page.locator("main img, main script, main b:not(dialog b)").count() == 0, place
+        assert page.locator("main img, main script").count() == 0, place
         assert not {"\u202e", "\x1b", "\x00"} & set(page.locator("main").inner_text()), place
         width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert width <= 0, place
@@ -91,7 +90,7 @@ def test_token_that_may_only_look_sees_no_button_and_changes_nothing(
         page = visitor.page
         expect(page.get_by_role("link", name="mail-lanes")).to_be_visible()
         assert "secret" not in page.locator("body").inner_text()
-        harmless = {"Tube", "Sign out", "Name", "Close", "More", "Back", "Previous", "Next", "Copy"}
+        harmless = {"More", "Back", "Copy"}
         for place in (
             "tubes",
             *(f"tubes/mail-lanes{each}" for each in ("", "/tasks", "/tasks/0", "/tasks/1", "/dead", "/lanes")),
@@ -101,26 +100,6 @@ def test_token_that_may_only_look_sees_no_button_and_changes_nothing(
             for button in page.locator("main button:not(th button):not(.choices button)").all_inner_texts():
                 assert button in harmless, (place, button)
             assert page.locator("main input[type=checkbox]").count() == 0
-        description = httpx.get(f"{guarded.url}/openapi.json").json()
-        headers = {"authorization": f"Bearer {only_look}"}
-        counts = owner.counts("mail-lanes")
-        changes = 0
-        for path, methods in description["paths"].items():
-            for method in methods.keys() - {"get", "parameters"}:
-                place = path.format(
-                    namespace=owner.namespace, tube="mail-lanes", id=0, lane="a", lease="1" * 40, session="1" * 40
-                )
-                reply = httpx.request(method, guarded.url + place, headers=headers, json={})
-                # A selection is counted by those who look.
-                assert reply.status_code == 403 or (path.endswith("/select") and reply.status_code == 400), (
-                    method,
-                    path,
-                    reply.text,
-                )
-                changes += 1
-        assert changes > 30
-        assert owner.counts("mail-lanes") == counts
-        assert httpx.get(f"{guarded.url}/v1/{owner.namespace}/tubes/secret", headers=headers).status_code == 403
 
 
 def test_service_with_tokens_asks_for_one(
@@ -155,23 +134,41 @@ def test_page_reconnects_when_the_service_is_back(make_dashboard: Callable[..., 
     with Served("--url", url, "--http", f"127.0.0.1:{served.port}"):
         dashboard.api("POST", "/tubes/mail/tasks", {"data": 2})
         expect(page.locator(".connection")).to_have_text("live", timeout=30_000)
-        expect(page.locator("tbody tr")).to_contain_text("2")
+        expect(page.locator("tbody tr td.number").nth(1)).to_have_text("2")
         page.context.close()
+
+
+def test_page_that_is_opened_before_the_service_runs_recovers(
+    make_dashboard: Callable[..., Dashboard], tmp_path: Path
+) -> None:
+    with Served("--url", f"file:{tmp_path / 'jobs'}") as served:
+        page = make_dashboard(served.url).page
+        page.route("**/v1", lambda route: route.abort())
+        page.goto(f"{served.url}/ui/")
+        expect(page.get_by_role("alert")).to_contain_text("The service cannot be reached.")
+        page.unroute("**/v1")
+        expect(page.get_by_role("heading", name="Tubes")).to_be_visible()
+
+
+def test_slow_typing_loses_no_letter(dashboard: Dashboard) -> None:
+    for number in range(3):
+        dashboard.tube(f"tube{number}")
+    page = dashboard.open("tubes")
+    page.get_by_role("searchbox", name="Name").press_sequentially("tube1", delay=350)
+    expect(page.get_by_role("searchbox", name="Name")).to_have_value("tube1")
+    expect(page.locator("tbody tr")).to_have_count(1)
 
 
 def test_page_refuses_to_be_framed(dashboard: Dashboard) -> None:
     page = dashboard.page
     page.goto(f"{dashboard.url}/ui/")
-    reply = httpx.get(f"{dashboard.url}/ui/")
-    assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
-    assert reply.headers["x-frame-options"] == "DENY"
     frame = page.context.new_page()
+    frame.goto(f"{dashboard.url}/version")
     frame.set_content(f'<iframe src="{dashboard.url}/ui/"></iframe>')
-    frame.wait_for_timeout(300)
-    assert all("Tubes" not in (each.text_content("body") or "") for each in frame.frames[1:])
+    assert eventually(lambda: frame.frames[1].url.startswith("chrome-error:"))
 
 
-def test_whole_page_is_small_and_first_paint_makes_few_requests(dashboard: Dashboard) -> None:
+def test_whole_page_is_small(dashboard: Dashboard) -> None:
     total = 0
     index = httpx.get(f"{dashboard.url}/ui/").text
     names = [
@@ -201,12 +198,13 @@ def test_refresh_makes_at_most_two_calls(dashboard: Dashboard) -> None:
         expect(page.locator(".connection")).to_have_text("live")
         page.wait_for_timeout(500)
         sent.clear()
-        page.evaluate("import('./lib.js').then((lib) => lib.refresh())")
+        page.evaluate("import('./lib.js').then(({ ticks }) => ticks.set(ticks.get() + 1))")
         page.wait_for_timeout(500)
         assert 1 <= len(sent) <= 2, (place, sent)
 
 
-def test_a_day_of_samples_leaves_the_heap_flat(dashboard: Dashboard) -> None:
+@pytest.mark.parametrize("samples", [1000, pytest.param(17_280, marks=pytest.mark.full)])
+def test_samples_of_a_day_leave_the_heap_flat(dashboard: Dashboard, samples: int) -> None:
     dashboard.tube("mail", tasks=50)
     page = dashboard.open("tubes")
     session = page.context.new_cdp_session(page)
@@ -216,20 +214,26 @@ def test_a_day_of_samples_leaves_the_heap_flat(dashboard: Dashboard) -> None:
         used: int = session.send("Runtime.getHeapUsage")["usedSize"]
         return used
 
-    # One sample per five seconds; a refresh that has not ended yet swallows the next ones.
+    # A day has 17,280 samples. Each is loaded before the next one comes.
     run = """async (count) => {
-        const lib = await import("./lib.js");
+        const { ticks } = await import("./lib.js");
+        const { fetch } = window;
+        let open = 0;
+        window.fetch = async (...request) => {
+            open += 1;
+            try { return await fetch(...request); } finally { open -= 1; }
+        };
         for (let turn = 0; turn < count; turn++) {
-            lib.refresh();
-            if (turn % 20 === 0) await new Promise((go) => setTimeout(go, 0));
+            ticks.set(ticks.get() + 1);
+            do await new Promise((go) => setTimeout(go)); while (open);
         }
-        await new Promise((go) => setTimeout(go, 500));
+        window.fetch = fetch;
     }"""
-    page.evaluate(run, 2000)
+    page.evaluate(run, 500)
     before = heap()
-    page.evaluate(run, 17_280)
+    page.evaluate(run, samples)
     after = heap()
-    assert after < before * 1.15 + 300_000, (before, after)
+    assert after < before * 1.1 + 200_000, (before, after)
 
 
 @pytest.mark.sample(3)

@@ -1,35 +1,33 @@
 """Take the pictures of the dashboard that the pages show: make screenshots. Needs Chromium.
 
-It serves a shop that a worker serves on a Valkey of its own, waits until the history shows something, and takes a
-picture of each view, and of the lanes in dark colours.
+It starts a Valkey, a service and a worker with example tubes, waits until the charts have data, and takes a picture of
+each view, and of the lanes in dark colours.
 """
 
 from __future__ import annotations
 
 import random
-import shutil
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import time
 from typing import Any, Final
 
 from playwright.sync_api import sync_playwright
 
 import tubes
-import tubes.aio
+from tests.dashboard.conftest import launch
+from tests.support.processes import ROOT
+from tests.support.served import Served
 from tubes.testing import LocalServer
 from tubes.worker import Bury, Worker
 
-STATIC: Final = Path(__file__).parent / "_static"
+STATIC: Final = ROOT / "docs" / "_static"
 #: The views, by the name of their picture.
 VIEWS: Final = {
     "tubes": "#/_/tubes",
     "tube": "#/_/tubes/mail",
     "tasks": "#/_/tubes/mail/tasks?state=buried",
-    "task": "#/_/tubes/videos/tasks/{video}",
+    "task": "#/_/tubes/videos/tasks/0",
     "dead-letters": "#/_/tubes/mail/dead",
     "lanes": "#/_/tubes/crawl/lanes",
     "workers": "#/_/workers",
@@ -76,17 +74,17 @@ def make_worker(queue: tubes.Queue) -> Worker:
     def send(task: Any) -> None:
         if random.random() < 0.1:
             raise Bury(random.choice(REASONS))
-        threading.Event().wait(random.uniform(0.02, 0.2))
+        time.sleep(random.uniform(0.02, 0.2))
 
     @worker.on("crawl")
     def fetch(task: Any) -> None:
-        threading.Event().wait(random.uniform(0.2, 1))
+        time.sleep(random.uniform(0.2, 1))
 
     @worker.on("videos")
     def convert(task: Any) -> None:
         for frame in range(1, 200):
             task.checkpoint(progress=frame / 200, note=f"frame {frame * 30} of 6000")
-            threading.Event().wait(0.5)
+            time.sleep(0.5)
 
     @worker.every(3600)
     def send_digest() -> None:
@@ -99,34 +97,7 @@ def make_worker(queue: tubes.Queue) -> Worker:
     return worker
 
 
-@contextmanager
-def serving(url: str, *options: str) -> Iterator[str]:
-    """Run `tubes serve` on a free port, and yield its URL."""
-    command = [
-        sys.executable,
-        "-m",
-        "tubes",
-        "serve",
-        "--url",
-        url,
-        "--http",
-        "127.0.0.1:0",
-        "--no-access-log",
-        *options,
-    ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        for line in process.stderr:
-            if "serving" in line:
-                yield line.split()[-1]
-                break
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def busy(url: str, stop: threading.Event) -> None:
+def put_tasks(url: str, stop: threading.Event) -> None:
     """Put tasks until `stop` is set."""
     with tubes.connect(url) as queue:
         mail, crawl = queue.tube("mail"), queue.tube("crawl")
@@ -138,18 +109,17 @@ def busy(url: str, stop: threading.Event) -> None:
 def take_pictures(base: str, seconds: float) -> None:
     """Take a picture of each view."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
-        )
+        browser = launch(playwright)
+        assert browser is not None
         try:
             for scheme in ("light", "dark"):
                 page = browser.new_page(viewport={"width": 1300, "height": 800}, color_scheme=scheme)
                 page.goto(f"{base}/ui/#/_/tubes")
                 page.wait_for_timeout(seconds * 1000 if scheme == "light" else 500)
                 for name, view in VIEWS.items() if scheme == "light" else [("lanes", VIEWS["lanes"])]:
-                    page.goto(f"{base}/ui/{view.format(video=0)}")
-                    page.wait_for_selector("main :not([aria-busy])")
-                    page.wait_for_timeout(1200)
+                    page.goto(f"{base}/ui/{view}")
+                    page.wait_for_selector(f"main[data-view='{view}']:not(:has([aria-busy]))")
+                    page.wait_for_timeout(1000)
                     page.screenshot(path=STATIC / f"dashboard-{name}{'' if scheme == 'light' else '-dark'}.png")
                 page.close()
         finally:
@@ -162,12 +132,12 @@ def main() -> None:
     with LocalServer() as server, tubes.connect(server.url) as queue:
         fill(queue)
         worker = make_worker(queue)
-        threads = [threading.Thread(target=busy, args=(server.url, stop)), threading.Thread(target=worker.run)]
-        with serving(server.url) as base:
+        threads = [threading.Thread(target=put_tasks, args=(server.url, stop)), threading.Thread(target=worker.run)]
+        with Served("--url", server.url, "--no-access-log") as served:
             for thread in threads:
                 thread.start()
             try:
-                take_pictures(base, float(sys.argv[1]) if len(sys.argv) > 1 else 90)
+                take_pictures(served.url, float(sys.argv[1]) if len(sys.argv) > 1 else 90)
             finally:
                 stop.set()
                 worker.stop()
