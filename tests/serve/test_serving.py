@@ -99,7 +99,8 @@ def test_existing_folder_is_served_and_keeps_its_tasks(tmp_path: Path) -> None:
 
 
 def test_service_without_tokens_refuses_cross_site_requests(memory_service: Served) -> None:
-    browser_headers = [("origin", "https://evil.example"), ("host", "evil.example:7777"), ("host", "")]
+    browser_headers = [("origin", "https://evil.example"), ("host", "evil.example:7777")]
+    browser_headers += [("host", host) for host in ("", "[::1].evil.example", "[::1]:80.evil.example", "x[::1]")]
     # Requests for images have no origin.
     browser_headers += [
         ("sec-fetch-site", "cross-site"),

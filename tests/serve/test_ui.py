@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from pathlib import Path
@@ -219,6 +220,82 @@ def test_dashboard_obeys_the_lifespan_of_a_server() -> None:
             assert await queue.tubes() == ["mail"]
 
     asyncio.run(main())
+
+
+def test_mounted_dashboard_is_changed_by_its_own_pages_only() -> None:
+    own: list[dict[str, str]] = [
+        {},
+        {"origin": "http://shop"},
+        {"referer": "http://shop/ui/"},
+        {"sec-fetch-site": "none"},
+        # Behind a proxy with TLS, and behind one that changes the header `Host`.
+        {"origin": "https://shop"},
+        {"origin": "https://public", "sec-fetch-site": "same-origin"},
+    ]
+    others: list[dict[str, str]] = [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://shop.evil.example"},
+        {"referer": "http://evil.example/shop"},
+        {"sec-fetch-site": "cross-site"},
+        {"origin": "http://shop", "sec-fetch-site": "same-site"},
+    ]
+    truncate = "/v1/_/tubes/mail/truncate"
+
+    async def use(client: httpx.AsyncClient) -> None:
+        for headers in others:
+            for media_type in ("text/plain", "application/json"):
+                refused = await client.post(truncate, content=b"{}", headers={"content-type": media_type, **headers})
+                assert (refused.status_code, refused.json()["title"]) == (403, "forbidden")
+            assert (await client.delete("/v1/_/tubes/mail?force=1", headers=headers)).status_code == 403
+            assert (await client.get("/v1/_/tubes/mail", headers=headers)).status_code == 200
+        for media_type in ("text/plain", "multipart/form-data", ""):
+            headers = {"origin": "http://shop", "content-type": media_type}
+            assert (await client.post(truncate, content=b"{}", headers=headers)).status_code == 415
+        assert (await client.get("/v1/_/tubes/mail")).json()["tasks"]["ready"] == 1
+        for headers in own:
+            assert (await client.post("/v1/_/tubes/mail/pause", json={}, headers=headers)).status_code == 204
+            assert (await client.post("/v1/_/tubes/mail/resume", headers=headers)).status_code == 204
+        assert (await client.post(truncate, content=b"{}")).status_code == 204  # A program.
+
+    with tubes.connect(codec="json") as queue:
+        queue.create_tube("mail").put(1)
+        visit(dashboard(queue), use)
+
+
+def test_mounted_dashboard_has_one_service_per_event_loop(tmp_path: Path) -> None:
+    app = dashboard(f"file:{tmp_path}/jobs")
+    meet, failed = threading.Barrier(3), list[Exception]()
+
+    async def use() -> None:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+            for _ in range(10):  # Requests of all loops take turns.
+                await asyncio.to_thread(meet.wait, 30)
+                assert (await client.get("/v1/_/tubes")).status_code == 200
+        assert len(app._running) == 3
+        await asyncio.to_thread(meet.wait, 30)
+
+    def run() -> None:
+        try:
+            asyncio.run(use())
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert all(running.task.done() for running in app._running.values())
+    asyncio.run(visit_once(app))
+    assert len(app._running) == 1
+
+
+async def visit_once(app: ASGIApp) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+        assert (await client.get("/v1/_/tubes")).status_code == 200
 
 
 class Page:

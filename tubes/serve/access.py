@@ -7,12 +7,13 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -47,6 +48,38 @@ def is_from_other_page(scope: Scope) -> bool:
         or not f"{headers.get(b'referer', own)}/".startswith(f"{own}/")
         or headers.get(b"sec-fetch-site", "none") not in ("same-origin", "none")
     )
+
+
+class OwnPages:
+    """An application whose tasks and tubes are changed only by programs and by its own pages.
+
+    Otherwise any page open in the browser of a user could send a form to it. It may be behind a proxy that changes the
+    scheme or the header `Host`, so the browser decides which page is its own, or else the host of the page's address.
+    Own pages send JSON, which no form can.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app: Final = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in ("GET", "HEAD"):
+            headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+            site, host = headers.get(b"sec-fetch-site"), headers.get(b"host")
+            pages = [headers[name] for name in (b"origin", b"referer") if name in headers]
+            is_own = site in ("same-origin", "none") or (
+                site is None and all(urlsplit(page).netloc == host for page in pages)
+            )
+            if not is_own:
+                raise HTTPException(403, "only programs and pages of this address may change something")
+            if (site is not None or pages) and _has_body(headers):
+                media_type = headers.get(b"content-type", "").partition(";")[0].strip().lower()
+                if media_type != "application/json":
+                    raise HTTPException(415, "pages must send JSON, with the header Content-Type: application/json")
+        await self._app(scope, receive, send)
+
+
+def _has_body(headers: Mapping[bytes, str]) -> bool:
+    return b"transfer-encoding" in headers or headers.get(b"content-length", "0") != "0"
 
 
 class _NameConvertor(Convertor[str]):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import tubes.aio
 from tubes.aio import AsyncQueue
 from tubes.serve import native, ui
-from tubes.serve.access import Access
+from tubes.serve.access import Access, OwnPages
 from tubes.serve.app import make_router
 from tubes.serve.bodies import Bodies
 from tubes.serve.service import Limits, Service
@@ -18,10 +18,18 @@ from tubes.serve.tokens import ALL_RIGHTS, Tokens
 from tubes.sync import Queue
 
 
+class _Running(NamedTuple):
+    """A service in an event loop. `task`: runs it, until it is cancelled at the end of the loop."""
+
+    app: ASGIApp
+    task: asyncio.Task[Any]
+
+
 class Dashboard:
     """The native API and the page. It starts with the first request, since servers start no mounted application.
 
-    It ends with its event loop, or by the lifespan protocol if it is the only application of a server.
+    Each event loop has a service of its own. It ends with the loop, or by the lifespan protocol if it is the only
+    application of a server.
     """
 
     def __init__(self, queue: AsyncQueue | Queue | str, tokens: Tokens | None, rights: frozenset[str]) -> None:
@@ -29,34 +37,45 @@ class Dashboard:
         self._tokens: Final = tokens
         self._rights: Final = rights
         self._page: Final = ui.routes()
-        self._app: ASGIApp
-        # The task that runs the service; the event loop cancels it at its end.
-        self._running: asyncio.Task[Any] | None = None
+        self._running: Final[dict[asyncio.AbstractEventLoop, _Running]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        running = self._running
+        loop = asyncio.get_running_loop()
+        running = self._running.get(loop)
         if scope["type"] == "lifespan":
-            self._make_app()
-            self._running = asyncio.current_task()
-        elif running is None or running.done() or running.get_loop() is not asyncio.get_running_loop():
-            self._running = asyncio.create_task(_run(self._make_app()))
-        await self._app(scope, receive, send)
+            task, (_, app) = asyncio.current_task(), self._make_app()
+            assert task is not None
+            running = self._add(loop, _Running(app, task))
+        elif running is None or running.task.done():
+            service, app = self._make_app()
+            running = self._add(loop, _Running(app, loop.create_task(_run(service))))
+        await running.app(scope, receive, send)
 
-    def _make_app(self) -> Service:
+    def _add(self, loop: asyncio.AbstractEventLoop, running: _Running) -> _Running:
+        for other in list(self._running):
+            if other.is_closed():
+                self._running.pop(other, None)
+        self._running[loop] = running
+        return running
+
+    def _make_app(self) -> tuple[Service, ASGIApp]:
         # A session of its own, so that closing it leaves the queue of the program open.
         queue = tubes.aio.connect(self._queue)
         rights = self._rights - {"put", "take"} if queue._connection.codec is None else self._rights
         limits = Limits()
         service = Service(queue, self._tokens, limits, rights)
-        routes = [*native.routes(service), *self._page]
-        self._app = Access(make_router(routes, service), None, Bodies(limits.bodies, limits.bodies_of_token))
-        return service
+        router = make_router([*native.routes(service), *self._page], service)
+        return service, Access(OwnPages(router), None, Bodies(limits.bodies, limits.bodies_of_token))
 
     async def close(self) -> None:
-        """End all requests that wait, and the session on the queue. The next request starts the service again."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait((self._running,))
+        """End all requests that wait, and the sessions on the queue. The next request starts the service again."""
+        here = asyncio.get_running_loop()
+        for loop, running in list(self._running.items()):
+            if loop is here:
+                running.task.cancel()
+                await asyncio.wait((running.task,))
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(running.task.cancel)
 
 
 async def _run(service: Service) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import signal
 import socket
 import sys
@@ -31,6 +32,8 @@ from tubes.sync import Queue
 with needs("tubes.serve", "http"):
     import uvicorn
 
+#: The header `Host`: an IPv6 address is in brackets.
+_HOST: Final = re.compile(r"(?:\[([^]]+)]|([^]:[]+))(?::[0-9]*)?")
 #: Maximum seconds between two sweeps over the connections.
 _SWEEP: Final = 0.5
 
@@ -112,8 +115,8 @@ class LocalOnly:
 
 
 def _is_local_host(value: bytes) -> bool:
-    host = value.decode("latin-1").rpartition("]")[0].lstrip("[") or value.decode("latin-1").partition(":")[0]
-    return Listen(host, 0).is_local
+    found = _HOST.fullmatch(value.decode("latin-1"))
+    return found is not None and Listen(found[1] or found[2], 0).is_local
 
 
 def _make_refusal(error: Exception) -> ASGIApp:
