@@ -150,7 +150,7 @@ def test_long_work_shows_its_progress(dashboard: Dashboard) -> None:
     for _ in range(20):
         dashboard.api("POST", f"{path}/tasks/batch", {"items": [{"data": 1, "delay": 600}] * 1000})
     page = dashboard.open("tubes", "mail")
-    page.get_by_role("button", name="More").click()
+    page.get_by_role("button", name="More…").click()
     page.get_by_role("button", name="Kick delayed tasks").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("Kick: 20,000 tasks")
@@ -180,7 +180,7 @@ def test_truncate_and_drop_need_the_name_of_the_tube(dashboard: Dashboard) -> No
     dashboard.tube("mail", tasks=3)
     page = dashboard.open("tubes", "mail")
     for word, button in (("Truncate", "Delete all tasks"), ("Drop", "Drop the tube")):
-        page.get_by_role("button", name="More").click()
+        page.get_by_role("button", name="More…").click()
         page.get_by_role("button", name=word, exact=True).click()
         dialog = page.get_by_role("dialog")
         expect(dialog.get_by_role("button", name=button)).to_be_disabled()

@@ -173,7 +173,7 @@ export function Menu({ label, children }) {
   const onKeyDown = (event) => event.key === "Escape" && setOpen(false);
   const onFocusOut = (event) => event.currentTarget.contains(event.relatedTarget) || setOpen(false);
   return html`<div class="menu" onKeyDown=${onKeyDown} onFocusOut=${onFocusOut}>
-    <button type="button" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${label} ▾</button>
+    <button type="button" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${label}…</button>
     ${isOpen && html`<div class="items" onClick=${() => setOpen(false)}>${children}</div>`}</div>`;
 }
 
@@ -338,7 +338,7 @@ export const ACTIONS = {
 export function openBulk(namespace, tube, action, filters) {
   const [title, participle, fields, help, isDanger] = ACTIONS[action];
   const words = Object.entries(filters).map(([name, value]) => `${name} ${printable(value, 60)}`);
-  const which = filters.ids ? "The selected tasks" : words.length ? `Tasks with ${words.join(", ")}` : "All tasks but done ones";
+  const which = filters.ids ? "The selected tasks" : words.length ? `Tasks with ${words.join(", ")}` : "All tasks except done ones";
   const confirmed = isDanger && !filters.ids && !words.length ? tube : undefined;
   const preview = (report, signal) =>
     filters.ids ? Promise.resolve(filters.ids.length) : select(namespace, tube, { ...filters, action: "count" }, report, signal);
@@ -347,7 +347,7 @@ export function openBulk(namespace, tube, action, filters) {
     const changed = await select(namespace, tube, { ...filters, action, with: values }, report, signal);
     notify(`${count(changed)} ${changed === 1 ? "task" : "tasks"} ${participle}.`);
   };
-  dialog.set({ title, text: `${which} of ${printable(tube, 60)}. ${help}`, fields, button: title, isDanger, confirmed, preview, submit });
+  dialog.set({ title, text: `${which}, in ${printable(tube, 60)}. ${help}`, fields, button: title, isDanger, confirmed, preview, submit });
 }
 
 // Actions that need no form beyond a reason.

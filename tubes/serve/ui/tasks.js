@@ -14,7 +14,7 @@ const EXCERPT = 120;
 const MOST = 100_000;
 // The bytes of a dump.
 const HEX = 4096;
-const STATES = [["", "all but done"], ...["ready", "taken", "delayed", "buried", "done"].map((state) => [state, state])];
+const STATES = [["", "all except done"], ...["ready", "taken", "delayed", "buried", "done"].map((state) => [state, state])];
 const ORDERS = [["", "first to last"], ["true", "newest first"]];
 const COLUMNS = [
   ["Id", "number"], ["State"], ["Data"], ["Reason or note"], ["Lane"], ["Pri", "number"], ["Attempts", "number"],
@@ -23,7 +23,7 @@ const COLUMNS = [
 // The filters that are typed, with their labels.
 const FILTERS = [
   ["contains", "Data contains"], ["reason", "Reason"], ["lane", "Lane"], ["key", "Key"],
-  ["older_than", "Older than, s"], ["attempts", "Attempts, at least"],
+  ["older_than", "Older than (s)"], ["attempts", "Attempts, at least"],
 ];
 const NUMBERS = ["older_than", "attempts"];
 
