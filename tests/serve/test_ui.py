@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.support.processes import python
 from tests.support.served import Served
 from tubes.cli.app import app as cli
 from tubes.serve import Grant, Tokens, create_app, dashboard
-from tubes.serve.native import OPERATIONS
+from tubes.serve.native import OPERATIONS, streams
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -330,6 +331,58 @@ def test_objects_of_a_queue_in_memory_are_shown_and_not_changed(tmp_path: Path) 
             tube.put(data)
         visit(dashboard(queue, tokens=tokens), use, {"authorization": f"Bearer {text}"})
         assert tube.peek(1).data is page
+
+
+class Broken:
+    """Data that cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_objects_are_previewed_sampled_and_searched() -> None:
+    async def use(client: httpx.AsyncClient) -> None:
+        tube = "/v1/_/tubes/mail"
+        listed = (await client.get(f"{tube}/tasks?preview=4")).json()["tasks"]
+        assert [(task["preview"], task["size"]) for task in listed] == [('{"to', 12), ('"<Br', 10), ("7", 1)]
+        assert (await client.get(f"{tube}/tasks/1?preview=99")).json()["preview"] == '"<Broken>"'
+        assert (await client.get(f"{tube}/tasks/1")).json()["data"] == "<Broken>"
+        found = (await client.get(f"{tube}/tasks?contains=Broken")).json()["tasks"]
+        assert [task["id"] for task in found] == [1]
+        samples = (await client.get(f"{tube}/reasons?samples=1")).json()["samples"]
+        assert samples["bad"]["id"] == 2
+
+    with tubes.connect() as queue:
+        tube = queue.create_tube("mail")
+        for data in ({"to": "ann"}, Broken(), 7):
+            tube.bury(task=tube.put(data), reason="bad")
+        visit(dashboard(queue), use)
+
+
+@pytest.mark.parametrize(("action", "held"), [("count", 1), ("bury", 1), ("cancel", 2), ("move", 2)])
+def test_selection_by_id_holds_the_data_of_few_tasks(
+    action: str, held: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(streams, "_MAX_PART", 1_500_000)
+    size = 1_000_000
+
+    async def use(client: httpx.AsyncClient) -> None:
+        arguments = {"with": {"to": "other"}} if action == "move" else {}
+        body = {"action": action, "ids": [*range(12), 0, 99], **arguments}
+        await client.post("/v1/_/tubes/mail/select", json={"action": "count", "ids": [0]})
+        tracemalloc.start()
+        reply = await client.post("/v1/_/tubes/mail/select", json=body)
+        assert reply.text.splitlines()[-1] == '{"done":12,"finished":true}'
+        # Beside the tasks of a part, the store reads and writes some.
+        assert tracemalloc.get_traced_memory()[1] < (held + 6) * size
+        tracemalloc.stop()
+
+    with tubes.connect(f"file:{tmp_path}/jobs", codec="raw") as queue:
+        queue.create_tube("other")
+        tube = queue.create_tube("mail")
+        for _ in range(12):
+            tube.put(bytes(size))
+        visit(create_app(tubes.aio.connect(queue)), use)
 
 
 @pytest.mark.parametrize("with_tokens", [True, False])

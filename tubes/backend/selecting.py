@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from tubes.drivers.entry import NO_EXTRAS
 from tubes.drivers.moves import State, check_state
 from tubes.drivers.options import NO_LANE, flag, integer, micros, text
-from tubes.errors import InvalidOption, did_you_mean
+from tubes.errors import InvalidOption, cut, did_you_mean
 from tubes.values.codecs import JsonCodec
 from tubes.values.lane import lane_of
 from tubes.values.reasons import has_reason
@@ -78,13 +79,13 @@ class Filters(NamedTuple):
 
 
 def _encoded(data: object) -> bytes:
-    """Return the text of objects that are stored unchanged: their JSON, or else what `repr` returns."""
+    """Return the text of objects that are stored unchanged: their JSON, or else what `repr` returns, or their type."""
     if isinstance(data, (bytes, bytearray)):
         return bytes(data)
     try:
         return _to_json(data)
     except Exception:
-        return repr(data).encode("utf-8", "surrogatepass")
+        return cut(repr, data, sys.maxsize - 1).encode("utf-8", "surrogatepass")
 
 
 class Scan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import math
+import sys
 from base64 import b64decode, b64encode
 from contextlib import suppress
 from datetime import datetime
@@ -13,7 +14,7 @@ from typing import Final
 from tubes.aio import AsyncTask
 from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
 from tubes.drivers.options import MAX_BURST, SECOND
-from tubes.errors import DriverNotFound, Facts, InvalidOption
+from tubes.errors import DriverNotFound, Facts, InvalidOption, cut
 from tubes.serve.bodies import encode_data, encode_reply, from_json
 from tubes.serve.history import RATES
 from tubes.serve.native.operations import Call
@@ -230,7 +231,7 @@ def task_json(call: Call, task: AsyncTask, *, leased: bool = False, preview: int
         members += f',"ended":{task.ended},"why":"{task.why}"'
         if task.result is not None:
             members += f",{bytes_json('result', task.result).decode()}"
-    data = bytes_json("data", task.data) if preview is None else _preview_json(task.data, preview)
+    data = bytes_json("data", task.data) if preview is None else _preview_json(bytes_of(task.data), preview)
     return b"%b,%b}" % (members.encode(), data)
 
 
@@ -244,21 +245,24 @@ def _preview_json(data: bytes, most: int) -> bytes:
     return f'{member},"size":{len(data)}'.encode()
 
 
-def bytes_json(name: str, value: object) -> bytes:
-    """Return a member of a JSON object: the value as stored if it is JSON, else as `name_base64`.
-
-    An object of a queue in memory without a codec is shown as JSON if possible, else as its `repr`.
-    """
-    if not isinstance(value, bytes):
-        try:
-            value = encode_reply(value)
-        except Exception:  # Objects of a program may raise any error.
-            value = encode_reply(repr(value))
+def bytes_of(value: object) -> bytes:
+    """Return data as stored. Objects of a queue in memory without a codec become JSON, or else their `repr` as JSON."""
+    if isinstance(value, bytes):
+        return value
     try:
-        from_json(value)
+        return encode_reply(value)
+    except Exception:  # Objects of a program may raise any error.
+        return encode_reply(cut(repr, value, sys.maxsize - 1))
+
+
+def bytes_json(name: str, value: object) -> bytes:
+    """Return a member of a JSON object: the value as stored if it is JSON, else as `name_base64`."""
+    data = bytes_of(value)
+    try:
+        from_json(data)
     except ValueError:
-        return b'"%b_base64":"%b"' % (name.encode(), b64encode(value))
-    return b'"%b":%b' % (name.encode(), value)
+        return b'"%b_base64":"%b"' % (name.encode(), b64encode(data))
+    return b'"%b":%b' % (name.encode(), data)
 
 
 def facts_json(task: AsyncTask) -> str:

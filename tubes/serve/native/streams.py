@@ -36,6 +36,8 @@ _SESSION_TTL: Final = 8.0
 _TUBES: Final = 100
 #: Maximum tasks per write, since unread tasks wait in memory.
 _MAX_WRITE: Final = 10
+#: Bytes of data after which a part of a selection ends.
+_MAX_PART: Final = 2**23
 #: The arguments of the actions of a selection.
 _ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "kick": ("attempts", "ttl"),
@@ -243,7 +245,10 @@ def _event(change: Change) -> bytes:
 
 
 class _Selection(AsyncSelection[bytes]):
-    """A selection that ends before the next part once its client has left. `ids`: only the tasks with these ids."""
+    """A selection that ends before the next part once its client has left.
+
+    `ids`: only the tasks with these ids; the last one is the next.
+    """
 
     is_stopped = False
     ids: list[int] | None = None
@@ -253,10 +258,15 @@ class _Selection(AsyncSelection[bytes]):
         if self.ids is None:
             part = await super()._part(scan, filters, size, with_data=with_data)
         else:
-            chosen, self.ids = self.ids[:size], self.ids[size:]
+            part, bytes_left = [], _MAX_PART
+            while self.ids and len(part) < size and bytes_left > 0:
+                task = await self._find(self.ids.pop(), filters)
+                if task is not None and with_data:
+                    part.append(task)
+                    bytes_left -= len(task.data) if isinstance(task.data, bytes) else 0
+                elif task is not None:
+                    part += see_all([task])
             scan.ended = not self.ids
-            tasks = [task for id in chosen if (task := await self._find(id, filters)) is not None]
-            part = tasks if with_data else see_all(tasks)
         if self.is_stopped:
             raise ClientDisconnected
         return part
@@ -327,7 +337,7 @@ async def select(call: Call) -> Response:
 
     async def work(write: Write) -> None:
         selection = _Selection(chosen._port, chosen._filters)
-        selection.ids = None if ids is None else list(dict.fromkeys(ids))
+        selection.ids = None if ids is None else list(dict.fromkeys(ids))[::-1]
         await _report(call, selection, action, arguments, write)
 
     return _Endless(call.service.polls, "application/x-ndjson", b"%b\n", work)

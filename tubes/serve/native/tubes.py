@@ -301,7 +301,7 @@ async def _sample_reasons(tube: AsyncTube) -> dict[str, object]:
                 sample["first"] = task.created
             elif (task.created, task.id) > (sample["last"], sample["id"]):
                 sample |= {"last": task.created, "id": task.id}
-            size += len(task.data)
+            size += len(shapes.bytes_of(task.data))
             if size > _SAMPLED_BYTES:
                 break
     return {"reasons": await tube.admin.reasons(), "samples": samples}
