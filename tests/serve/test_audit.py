@@ -12,6 +12,9 @@ import httpx
 import pytest
 
 import tubes
+from tubes.aio import AsyncTube
+from tubes.aio.selection import AsyncSelection
+from tubes.errors import ConnectionLost
 from tubes.serve import Grant, Tokens, audit, create_app
 from tubes.serve.later import Callbacks
 from tubes.testing import ManualClock
@@ -87,11 +90,11 @@ async def test_each_change_is_recorded_without_data_and_shown_newest_first(place
         long = '{"reason": "' + "x" * 488 + "..."
         bury = {"contains": "...", "action": "bury", "with": long}
         assert summary(changes) == [
-            ("drop_tube", "mail", None, None, {"force": "1"}, None),
+            ("drop_tube", "mail", None, None, {"force": "1"}, 2),
             ("delete_task", "mail", 0, None, {"state": "ready"}, None),
             ("select", "mail", None, None, bury, 2),
             ("block_lane", "mail", None, "a", {"seconds": 9, "reason": "429"}, None),
-            ("update_task", "mail", 0, None, {"members": ["data", "pri"]}, None),
+            ("update_task", "mail", 0, None, {"data": "...", "pri": 3}, None),
             ("put_tube", "mail", None, None, {"driver": "utubettl"}, None),
         ]
         assert "secret" not in json.dumps(changes)
@@ -129,7 +132,8 @@ async def test_only_changes_of_visible_tubes_are_shown(tokens: Tokens) -> None:
 
 
 async def test_old_changes_are_removed(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> None:
-    monkeypatch.setattr(audit, "MAX_CHANGES", 3)
+    monkeypatch.setattr(audit, "MAX_CHANGES", 4)
+    monkeypatch.setattr(audit, "_STEP", 1)
     async with service(clock=clock) as http:
         for _ in range(5):
             await http.change("PUT", "mail")
@@ -138,6 +142,64 @@ async def test_old_changes_are_removed(monkeypatch: pytest.MonkeyPatch, clock: M
         assert len(await http.changes(limit=9)) == 3
         clock.advance(1)
         assert await http.changes(limit=8) == []
+
+
+async def test_one_token_does_not_remove_the_changes_of_all_others(
+    monkeypatch: pytest.MonkeyPatch, place: str, tokens: Tokens
+) -> None:
+    monkeypatch.setattr(audit, "MAX_CHANGES", 10)
+    monkeypatch.setattr(audit, "MAX_OF_TOKEN", 6)
+    monkeypatch.setattr(audit, "_STEP", 2)
+    async with service(place, tokens) as http:
+        for _ in range(3):
+            await http.change("PUT", "mail")
+        _, text = tokens.create([Grant.read("look,manage")], "bob")
+        http.headers["authorization"] = f"Bearer {text}"
+        for _ in range(30):
+            await http.change("POST", "mail/resume")
+            changes = await http.changes(limit=50 + _)
+            assert len([one for one in changes if one["description"] == "bob"]) <= 6
+        assert [one["id"] for one in changes if one["description"] != "bob"] == [2, 1, 0]
+
+
+async def test_changes_record_their_tasks_and_both_tubes_of_a_move(place: str, tokens: Tokens) -> None:
+    async with service(place, tokens) as http:
+        for name in ("mail", "other"):
+            await http.change("PUT", name)
+            await http.change("POST", f"{name}/tasks", data="secret")
+        move: dict[str, Any] = {"action": "move", "contains": "secret", "with": {"to": "other"}}
+        await http.change("POST", "mail/select", **move)
+        await http.change("POST", "other/truncate")
+        moves = [
+            ("select", "other", None, None, {"action": "move", "from": "mail"}, 1),
+            ("select", "mail", None, None, {"action": "move", "contains": "...", "to": "other"}, 1),
+        ]
+        assert summary(await http.changes())[:3] == [("truncate", "other", None, None, {}, 2), *moves]
+        for name, arguments in (("other", {"from": "..."}), ("mail", {"contains": "...", "to": "..."})):
+            _, text = tokens.create([Grant.read(f"look shop {name}")])
+            http.headers["authorization"] = f"Bearer {text}"
+            (found,) = [one for one in await http.changes() if one["action"] == "select"]
+            assert (found["tube"], found["arguments"]) == (name, {"action": "move", **arguments})
+
+
+async def test_a_change_without_a_reply_of_the_backend_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lose(*arguments: object, **options: object) -> None:
+        raise ConnectionLost(url="redis://a", why="no reply within 3 s")
+
+    async with service() as http:
+        await http.change("PUT", "mail")
+        await http.change("POST", "mail/tasks", data=1)
+        monkeypatch.setattr(AsyncTube, "pause", lose)
+        monkeypatch.setattr(AsyncSelection, "_part", lose)
+        assert (await http.post("/v1/shop/tubes/mail/resume")).status_code == 503
+        assert "connection lost" in (await http.post("/v1/shop/tubes/mail/select", json={"action": "bury"})).text
+        monkeypatch.undo()
+        changes = await http.changes()
+        assert [(one["action"], one.get("outcome"), one["count"]) for one in changes] == [
+            ("select", "unknown", 0),
+            ("resume", "unknown", None),
+            ("put_tube", None, None),
+        ]
 
 
 async def test_audit_neither_fails_a_request_nor_concerns_puts_and_takes(

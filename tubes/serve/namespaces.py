@@ -104,7 +104,7 @@ class Namespace:
     async def read_tubes(self, patterns: Collection[str], *, ages: bool) -> dict[str, Overview]:
         """Return the tubes whose names match. With exact names the cost depends only on the number of results."""
         result = self.queue._connection.overview(ages, patterns)
-        return result if isinstance(result, dict) else await result
+        return result if isinstance(result, dict) else await limit_time(self.queue, result)
 
     async def read_all_tubes(self, *, ages: bool) -> dict[str, Overview]:
         """Return all tubes. In memory they are read in parts, and other requests run in between."""
@@ -126,7 +126,7 @@ class Namespace:
         """Return the tube of this name. Raise `TubeNotFound` if it does not exist."""
         tube = self._tubes.get(name)
         if tube is None:
-            tube = self._tubes[check_tube_name(name)] = await self.queue._find_tube(name)
+            tube = self._tubes[check_tube_name(name)] = await limit_time(self.queue, self.queue._find_tube(name))
             tube._port.use_codec(_RAW)  # Other programs may use another codec for its data.
             if len(self._tubes) > _MAX_TUBES:
                 self._tubes.popitem(last=False)
@@ -229,7 +229,7 @@ class Namespaces:
                     await self.get(name)
 
     async def names(self) -> list[str]:
-        return await self.root.admin.namespaces()
+        return await limit_time(self.root, self.root.admin.namespaces())
 
     async def read_tubes(self, token: Token = ANONYMOUS, *, ages: bool = False) -> dict[str, dict[str, Overview]]:
         """Return the tubes that a token may look at, by namespace, as in paths, and by name."""
@@ -249,7 +249,7 @@ class Namespaces:
             with space.hold():
                 yield space
             return
-        queue = await self._open_queue(name)
+        queue = await limit_time(self.root, self._open_queue(name))
         try:
             yield Namespace(name, queue)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl
@@ -223,9 +224,15 @@ class Endpoint:
         status = self._counted_statuses.get(scope["method"])
         with self._service.admit(token), space.hold():
             if right == "manage":
-                response = await handler(call)
                 action = f"lmstfy.{name_of(handler)}"
-                await record(self._service, space.name, token, action, tube=queues, arguments=call.arguments)
+                change = partial(record, self._service, space.name, token, action, tube=queues)
+                try:
+                    response = await handler(call)
+                except Exception as error:
+                    if status_of(error) >= 500:
+                        await change(arguments=call.arguments, is_certain=False)
+                    raise
+                await change(arguments=call.arguments)
                 return response
             if status is None or not token.rates:
                 return await handler(call)

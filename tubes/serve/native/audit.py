@@ -22,8 +22,10 @@ _CHANGE: Final = schemas.object_schema(
         **dict.fromkeys(("tube", "lane"), _TEXT),
         "task": schemas.nullable(schemas.INTEGER),
         "arguments": schemas.map_schema(schemas.ANY),
-        "count": {**schemas.nullable(schemas.INTEGER), "description": "The changed tasks of a selection."},
-    }
+        "count": {**schemas.nullable(schemas.INTEGER), "description": "The number of changed or removed tasks."},
+        "outcome": {**schemas.one_of("unknown"), "description": "Only if the reply of the backend is missing."},
+    },
+    "outcome",
 )
 
 
@@ -37,7 +39,8 @@ _CHANGE: Final = schemas.object_schema(
 async def list_changes(call: Call) -> Response:
     """List up to `limit` (100) changes that were made through the service, newest first, before the id `before`.
 
-    `action` is the name of the operation; `arguments` are the members of its body and query, without data of tasks.
+    `action` is the name of the operation; `arguments` are the members of its body and query, without data of tasks. A
+    move is recorded in both tubes; the name of the other tube is `...` if the token may not see it.
     Contains the changes of tubes that the token may see, and, with the right `admin`, those of tokens.
     """
     query = call.query()
@@ -53,7 +56,16 @@ async def list_changes(call: Call) -> Response:
     changes = await call.service.recent.get(
         call.space.name, key, lambda: audit.read(call.space, is_visible, limit, before)
     )
-    return json_reply({"changes": changes})
+    return json_reply({"changes": [_hide_tubes(call, change) for change in changes]})
+
+
+def _hide_tubes(call: Call, change: Facts) -> Facts:
+    """Hide the name of the other tube of a move if the token may not see it."""
+    arguments = change["arguments"]
+    hidden = {
+        name: "..." for name in ("from", "to") if name in arguments and not call.may("look", str(arguments[name]))
+    }
+    return change | {"arguments": arguments | hidden}
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (list_changes,)

@@ -22,6 +22,7 @@ from tubes.serve.bodies import from_json, parse_object, read_body
 from tubes.serve.namespaces import NO_NAMESPACE, Namespace
 from tubes.serve.native import schemas
 from tubes.serve.native.schemas import Check, Fields, Schema
+from tubes.serve.problems import status_of
 from tubes.serve.service import BaseCall, Service
 from tubes.serve.tokens import Token
 
@@ -45,15 +46,17 @@ _CHECK_ID: Final = schemas.compile_schema(PATH["id"])
 class Call(BaseCall):
     """A request for one operation."""
 
-    __slots__ = ("_members", "_parameters", "operation")
+    __slots__ = ("_parameters", "count", "members", "operation")
 
     def __init__(
         self, service: Service, operation: Operation, token: Token, space: Namespace, scope: Scope, receive: Receive
     ) -> None:
         super().__init__(service, token, space, scope, receive)
         self.operation: Final = operation
+        #: The number of tasks that the request has changed, if known, for the audit.
+        self.count: int | None = None
         #: The members of the body, and the parameters of the query, for the audit.
-        self._members: Facts = {}
+        self.members: Facts = {}
         self._parameters: Facts = {}
 
     @property
@@ -115,27 +118,28 @@ class Call(BaseCall):
     async def body(self) -> Facts:
         members = parse_object(await self.raw())
         self.operation.check_body("body", members)
-        self._members = {**members}
+        self.members = {**members}
         return members
 
-    async def changed(self, count: int | None = None) -> None:
+    async def changed(
+        self, *, is_certain: bool = True, tube: str | None = None, arguments: Mapping[str, object] | None = None
+    ) -> None:
         """Record in the audit that this request has changed tubes, or tasks that its client does not hold.
 
-        `count`: the number of changed tasks, if known.
+        `is_certain`: as for `audit.record`. `tube`, `arguments`: in place of those of the request.
         """
-        path, members = self.path, audit.shorten(self._members)
-        if "data" in self.operation.body["properties"]:
-            members = {"members": list(members)}
+        path = self.path
         await audit.record(
             self.service,
             self.space.name,
             self.token,
             self.operation.name,
-            tube=path.get("tube"),
+            tube=tube or path.get("tube"),
             task=self.task if "id" in path else None,
             lane=cut(str, path["lane"]) if "lane" in path else None,
-            arguments=audit.shorten(self._parameters) | members,
-            count=count,
+            arguments=audit.shorten(self._parameters | self.members if arguments is None else arguments),
+            count=self.count,
+            is_certain=is_certain,
         )
 
 
@@ -212,7 +216,12 @@ class _Endpoint:
         with self._service.admit(token) if token.id else nullcontext():
             space.users += 1
             try:
-                response = await operation.handler(call)
+                try:
+                    response = await operation.handler(call)
+                except Exception as error:
+                    if operation.right == "manage" and status_of(error) >= 500:
+                        await call.changed(is_certain=False)
+                    raise
                 if operation.right == "manage":
                     await call.changed()
                 await response(scope, receive, send)

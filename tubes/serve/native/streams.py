@@ -21,7 +21,7 @@ from tubes.serve.namespaces import REPLY_TIMEOUT, Namespace
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.polls import Polls, has_disconnected, identity
-from tubes.serve.problems import REQUIRED, ClientDisconnected, problem
+from tubes.serve.problems import REQUIRED, ClientDisconnected, problem, status_of
 from tubes.serve.service import Limits
 from tubes.values.lease import Lease
 
@@ -381,8 +381,22 @@ async def _report(call: Call, selection: _Selection, action: str, arguments: dic
         with suppress(TimeoutError):  # Let a move complete its part, unless the backend does not reply.
             async with asyncio.timeout(REPLY_TIMEOUT):
                 await asyncio.gather(running, return_exceptions=True)
-        if action != "count" and (done or is_complete):
-            await call.changed(done)
+        error = running.exception() if running.done() and not running.cancelled() else None
+        is_certain = running.done() and (error is None or status_of(error) < 500)
+        if action != "count" and (done or is_complete or not is_certain):
+            call.count = done
+            await _record(call, action, is_certain=is_certain)
+
+
+async def _record(call: Call, action: str, *, is_certain: bool) -> None:
+    """Record a change of tasks; a move in both tubes."""
+    if action != "move":
+        await call.changed(is_certain=is_certain)
+        return
+    members = dict(call.members)
+    to = members.pop("with")["to"]
+    await call.changed(is_certain=is_certain, arguments={**members, "to": to})
+    await call.changed(is_certain=is_certain, tube=to, arguments={"action": action, "from": call.tube})
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (stream, events, samples, select)

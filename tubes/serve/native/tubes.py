@@ -233,17 +233,26 @@ async def alter_tube(call: Call) -> Response:
 async def drop_tube(call: Call) -> Response:
     """Remove a tube and its tasks. If tasks are taken or callers wait, `force` is required."""
     force = call.query().get("force") in _TRUE
-    await call.space.apply(call.tube, lambda tube: tube.drop(force=force))
+
+    async def drop(tube: AsyncTube) -> int:
+        count = (await tube.statistics()).tasks["total"]
+        await tube.drop(force=force)
+        return count
+
+    call.count = await call.space.apply(call.tube, drop)
     call.space.forget(call.tube)
     return Response(status_code=204)
 
 
-def _changing(name: str, summary: str, act: Callable[..., Awaitable[None]], **members: Schema) -> Operation:
-    """Return the operation that calls `act` with the tube of the path and the members of the body."""
+def _changing(name: str, summary: str, act: Callable[..., Awaitable[int | None]], **members: Schema) -> Operation:
+    """Return the operation that calls `act` with the tube of the path and the members of the body.
+
+    `act` may return the number of changed tasks.
+    """
 
     async def change(call: Call) -> Response:
         body: Any = await call.body()
-        await call.space.apply(call.tube, lambda tube: act(tube, **body))
+        call.count = await call.space.apply(call.tube, lambda tube: act(tube, **body))
         return Response(status_code=204)
 
     change.__name__, change.__doc__ = name, summary
@@ -255,13 +264,19 @@ async def _resume(tube: AsyncTube) -> None:
     await tube.pause(0)
 
 
+async def _truncate(tube: AsyncTube) -> int:
+    count = (await tube.statistics()).tasks["total"]
+    await tube.truncate()
+    return count
+
+
 async def _release_all(tube: AsyncTube) -> None:
     await tube.admin.release_all()
 
 
 pause = _changing("pause", "Stop takes for `seconds`, or until `resume`.", AsyncTube.pause, seconds=schemas.SECONDS)
 resume = _changing("resume", "End a pause.", _resume)
-truncate = _changing("truncate", "Remove all tasks.", AsyncTube.truncate)
+truncate = _changing("truncate", "Remove all tasks.", _truncate)
 release_all = _changing("release_all", "Release all taken tasks, including tasks held by other clients.", _release_all)
 
 

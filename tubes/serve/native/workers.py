@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from tubes.errors import Facts, TubesError
 from tubes.serve.bodies import json_reply
+from tubes.serve.namespaces import limit_time
 from tubes.serve.native import schemas
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.native.schemas import Schema
@@ -59,7 +60,7 @@ async def list_workers(call: Call) -> Response:
     """
     workers: list[Facts] = []
     held: list[tuple[HeldTask, Facts]] = []
-    for info in await call.space.queue.admin.workers():
+    for info in await limit_time(call.space.queue, call.space.queue.admin.workers()):
         handlers = [
             {**dataclasses.asdict(handler), "tubes": names}
             for handler in info.handlers
@@ -105,7 +106,7 @@ async def list_schedules(call: Call) -> Response:
     `workers`: how many workers have the schedule. `last`: the last occurrence that one of them has handled.
     """
     found: dict[tuple[str, str, str], list[ScheduleInfo]] = {}
-    for worker in await call.space.queue.admin.workers():
+    for worker in await limit_time(call.space.queue, call.space.queue.admin.workers()):
         for one in worker.schedules:
             if call.may("look", one.tube):
                 found.setdefault((one.name, one.tube, one.schedule), []).append(one)
