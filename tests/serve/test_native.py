@@ -557,7 +557,7 @@ def test_lanes_are_sorted_and_searched(http: httpx.Client) -> None:
     assert names(sort="blocked") == ["c", "b.com", "B.org", "a.org"]
     reply = http.get("/tubes/crawl/lanes?contains=b.&sort=ready&offset=1&limit=1").json()
     assert ([lane["name"] for lane in reply.pop("lanes")], reply) == (["B.org"], {"total": 2, "complete": True})
-    assert http.get("/tubes/crawl/lanes?limit=1").json()["total"] == 4
+    assert http.get("/tubes/crawl/lanes?limit=1").json().keys() == {"lanes", "complete"}
     assert names(offset=4) == []
     for _ in range(2):
         assert http.delete("/tubes/crawl/lanes/c/block").status_code == 204
@@ -570,10 +570,10 @@ def test_list_of_lanes_looks_at_the_first_10_000(http: httpx.Client) -> None:
     for number in range(11):
         items = [{"data": 0, "utube": f"{1000 * number + n:05}"} for n in range(1000)]
         assert http.post("/tubes/crawl/tasks/batch", json={"items": items}).status_code == 201
-    for query in ({}, {"sort": "ready"}):
+    for query, counts in (({}, (None, True)), ({"sort": "ready"}, (10_000, False))):
         reply = http.get("/tubes/crawl/lanes", params={**query, "limit": 2}).json()
         assert [lane["name"] for lane in reply["lanes"]] == ["00000", "00001"]
-        assert (reply["total"], reply["complete"]) == (10_000, False)
+        assert (reply.get("total"), reply["complete"]) == counts
 
 
 def test_reasons_have_samples(http: httpx.Client) -> None:

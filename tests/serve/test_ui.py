@@ -31,6 +31,7 @@ from tests.support.served import Served
 from tubes.cli.app import app as cli
 from tubes.serve import Grant, Tokens, create_app, dashboard
 from tubes.serve.native import OPERATIONS, streams
+from tubes.serve.native import tubes as native_tubes
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -331,6 +332,28 @@ def test_objects_of_a_queue_in_memory_are_shown_and_not_changed(tmp_path: Path) 
             tube.put(data)
         visit(dashboard(queue, tokens=tokens), use, {"authorization": f"Bearer {text}"})
         assert tube.peek(1).data is page
+
+
+def test_lists_of_many_lanes_are_bounded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(client: httpx.AsyncClient) -> None:
+        async def read(query: str) -> tuple[list[str], int | None, bool]:
+            reply = (await client.get(f"/v1/_/tubes/mail/lanes?{query}")).json()
+            return [lane["name"] for lane in reply["lanes"]], reply.get("total"), reply["complete"]
+
+        names = [f"{number:04}" for number in range(2500)]
+        assert await read("limit=2&offset=1") == (names[1:3], None, True)
+        assert await read("offset=2000") == (names[2000:], 2500, True)
+        assert await read("sort=ready&limit=1") == (names[:1], 2500, True)
+        monkeypatch.setattr(native_tubes, "_LANES_WITHIN", 0.0)
+        await client.post("/v1/_/tubes/mail/resume")  # It forgets the read lanes.
+        for query in ("limit=3", "sort=name&contains=24"):
+            found, _, is_complete = await read(query)
+            assert 0 < len(found) <= 100, found
+            assert not is_complete
+
+    with tubes.connect(url, codec="raw") as queue:
+        queue.create_tube("mail", "utube").put_many([tubes.Item(b"1", utube=f"{number:04}") for number in range(2500)])
+        visit(dashboard(url), use)
 
 
 class Broken:

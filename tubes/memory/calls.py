@@ -490,8 +490,8 @@ class CallPort(Port[F]):
         changes = check_lane_limits(limits)
         self._do(lambda now: self._engine.configure(now, name, changes))
 
-    def lanes(self, limit: int) -> list[LaneInfo]:
-        """List the lanes."""
+    def lanes(self, limit: int, should_stop: object = None) -> list[LaneInfo]:
+        """List the lanes, in one part."""
         max_lanes = integer("limit", limit)
         return self._do(lambda now: [LaneInfo(*fields) for fields in self._engine.lanes.list_first(now, max_lanes)])
 

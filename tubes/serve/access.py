@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
@@ -67,7 +67,7 @@ class OwnPages:
             site, host = headers.get(b"sec-fetch-site"), headers.get(b"host")
             pages = [headers[name] for name in (b"origin", b"referer") if name in headers]
             is_own = site in ("same-origin", "none") or (
-                site is None and all(urlsplit(page).netloc == host for page in pages)
+                site is None and all(page.split("/", 3)[2:3] == [host] for page in pages)
             )
             if not is_own:
                 raise HTTPException(403, "only programs and pages of this address may change something")

@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 #: of a result together cost at most about 1 % of the time, however many clients ask for it.
 _FACTOR: Final = 100
 _SHORTEST: Final = 1.0
-_LONGEST: Final = 30.0
+_LONGEST: Final = 10.0
 #: Maximum results kept.
 _MAX_RESULTS: Final = 64
 
@@ -32,6 +32,9 @@ class _Result:
         try:
             value = await work
             lifetime = min(max(_FACTOR * (clock() - started), _SHORTEST), _LONGEST)
+        except Exception:
+            lifetime = clock() - started
+            raise
         finally:
             self.until = clock() + lifetime
         return value
@@ -40,7 +43,8 @@ class _Result:
 class Recent:
     """The recent results of a service, for operations that read all tubes of a namespace or all lanes of a tube.
 
-    A result is reused for 100 times the time that it took to read, at least a second and at most 30. A change that the
+    A result is reused for 100 times the time that it took to read, at least a second and at most 10. An
+    error is raised again for as long as the failed read took. A change that the
     audit records forgets the results of its namespace in this process; changes by puts, takes, and other processes show
     when the result is read again.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers import options as known_options
@@ -195,8 +195,8 @@ def due_histogram(port: Port[F], edges: Iterable[Seconds]) -> Flow[list[int]]:
     ]
 
 
-def lanes(port: Port[F], limit: int) -> Flow[list[LaneInfo]]:
-    """Return the lanes."""
+def lanes(port: Port[F], limit: int, should_stop: Callable[[], bool] = lambda: False) -> Flow[list[LaneInfo]]:
+    """Return the lanes, or some of them if `should_stop` returns True after a part."""
     most = integer("limit", limit)
     lane_of(port._driver, "")
     found: dict[str, LaneInfo] = {}
@@ -212,7 +212,7 @@ def lanes(port: Port[F], limit: int) -> Flow[list[LaneInfo]]:
                 port.connection.store.invalid_names.leave_out(f"the lanes of tube {port.shared.name!r}", {lane: error})
                 continue
             found[name] = _lane_info(name, facts)
-        if cursor == 0:
+        if cursor == 0 or should_stop():
             return [found[name] for name in sorted(found)[:most]]
 
 

@@ -258,7 +258,7 @@ class _Selection(AsyncSelection[bytes]):
         if self.ids is None:
             part = await super()._part(scan, filters, size, with_data=with_data)
         else:
-            part, bytes_left = [], _MAX_PART
+            part, bytes_left = list[Any](), _MAX_PART
             while self.ids and len(part) < size and bytes_left > 0:
                 task = await self._find(self.ids.pop(), filters)
                 if task is not None and with_data:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Final, cast
 
 from starlette.responses import Response
@@ -56,8 +58,9 @@ _LANE_SORTS: Final[dict[str, Callable[[LaneInfo], float]]] = {
     "next_start": lambda lane: math.inf if lane.next_start is None else lane.next_start,
     "blocked": lambda lane: -(lane.blocked_until or 0),
 }
-#: Maximum lanes that a list looks at.
+#: Maximum lanes that a sorted list looks at, and seconds after which a list reads no further part of them.
 _MAX_LANES: Final = 10_000
+_LANES_WITHIN: Final = 1.0
 #: The oldest and the newest buried tasks that are sampled, and the maximum bytes of their data.
 _SAMPLED, _SAMPLED_BYTES = 1000, 2**23
 _SAMPLE: Final[Schema] = schemas.object_schema({"first": schemas.MOMENT, "last": schemas.MOMENT, "id": schemas.INTEGER})
@@ -343,7 +346,7 @@ async def due(call: Call) -> Response:
     query={**_PAGE, "sort": schemas.one_of(*_LANE_SORTS)},
     replies={
         200: schemas.object_schema(
-            {"lanes": schemas.list_schema(_LANE), "total": schemas.INTEGER, "complete": schemas.FLAG}
+            {"lanes": schemas.list_schema(_LANE), "total": schemas.INTEGER, "complete": schemas.FLAG}, "total"
         )
     },
 )
@@ -352,18 +355,38 @@ async def list_lanes(call: Call) -> Response:
 
     `sort`: first the lanes with the most `ready` or `taken` tasks, the lanes whose next task has waited longest
     (`waiting_since`), the lanes whose cooldown or block ends first (`next_start`), or the lanes whose block ends last
-    (`blocked`). `total` counts the lanes whose name `contains` the text. If a tube has more than 10,000 lanes, only the
-    first 10,000 by name are looked at, and `complete` is false. The read lanes are reused for a short time.
+    (`blocked`). `total` counts the lanes whose name `contains` the text; a plain list leaves it out if there are
+    more lanes. A list with `sort` or `contains` looks at the first 10,000 lanes by name, and reading
+    takes at most a second: `complete` is false if there are others. The read lanes are reused for a short time.
     """
     query = call.query()
     limit, offset = query.get("limit", 1000), query.get("offset", 0)
-    read = partial(call.space.apply, call.tube, lambda tube: tube.lanes(_MAX_LANES + 1))
-    found = await call.service.recent.get(call.space.name, ("lanes", call.tube), read)
+    is_plain = query.keys().isdisjoint(("sort", "contains"))
+    most = offset + limit if is_plain else _MAX_LANES
+    read = partial(call.space.apply, call.tube, partial(_read_lanes, most=most + 1))
+    found, has_all = await call.service.recent.get(call.space.name, ("lanes", call.tube, most), read)
     part = query.get("contains", "").casefold()
-    lanes = [lane for lane in found[:_MAX_LANES] if part in lane.name.casefold()]
+    lanes = [lane for lane in found[:most] if part in lane.name.casefold()]
     lanes.sort(key=_LANE_SORTS[query.get("sort", "name")])
-    page = [lane._asdict() for lane in lanes[offset : offset + limit]]
-    return json_reply({"lanes": page, "total": len(lanes), "complete": len(found) <= _MAX_LANES})
+    reply: Facts = {"lanes": [lane._asdict() for lane in lanes[offset : offset + limit]], "complete": has_all}
+    if not is_plain or len(found) <= most:
+        reply["total"] = len(lanes)
+    if not is_plain and len(found) > most:
+        reply["complete"] = False
+    return json_reply(reply)
+
+
+async def _read_lanes(tube: AsyncTube, most: int) -> tuple[list[LaneInfo], bool]:
+    """Return up to `most` lanes, and whether all lanes could be looked at within the time limit."""
+    until, has_all = time.monotonic() + _LANES_WITHIN, True
+
+    def should_stop() -> bool:
+        nonlocal has_all
+        has_all = time.monotonic() < until
+        return not has_all
+
+    reply = tube._port.lanes(most, should_stop)
+    return (await reply if isawaitable(reply) else reply), has_all
 
 
 @operation("GET", "/tubes/{tube}/lanes/{lane}", "look", replies={200: _LANE})
