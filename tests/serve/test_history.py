@@ -22,9 +22,9 @@ from tubes.values.overview import Overview
 from tubes.values.statistics import Statistics
 
 
-def overview(ready: int = 0, put: int = 0, done: int = 0, bury: int = 0, ttr: int = 0) -> Overview:
+def overview(ready: int = 0, put: int = 0, done: int = 0, bury: int = 0, ttr: int = 0, release: int = 0) -> Overview:
     tasks = {"ready": ready, "taken": 0, "delayed": 0, "buried": bury, "done": done, "total": ready + bury}
-    calls = {"put": put, "bury": bury, "ttr": ttr}
+    calls = {"put": put, "bury": bury, "ttr": ttr, "release": release}
     return Overview("fifo", Statistics(tasks, calls), 0.0, 0, {})
 
 
@@ -93,7 +93,7 @@ def test_only_the_tubes_that_changed_last_have_a_ring(monkeypatch: pytest.Monkey
     history.add(75.0, {"a": overview(put=5), "b": overview(put=6), "c": overview(put=5)})
     assert [len(history.read(name, 9)["at"]) for name in "abc"] == [2, 3, 2]
     assert len(rings) == 2
-    history.forget()
+    history.add(80.0, {})
     assert len(rings) == 1
 
 
@@ -127,15 +127,53 @@ async def _sampled(wanted: list[bool]) -> list[bool]:
             samplers.keep_sampling("_")
         now += 29.0
         await asyncio.sleep(0.01)
-        sampled.append("_" in samplers._samplers)
+        sampled.append(not samplers._samplers["_"].task.done())
+    # The samples are kept, and sampling goes on at the next request, even if the clock was set back.
+    assert samplers.keep_sampling("_").at == samplers.keep_sampling("_").at is not None
+    await asyncio.sleep(0.01)
+    sampled.append(not samplers._samplers["_"].task.done())
     await samplers.close()
     await queue.close()
     return sampled
 
 
+def test_clock_may_be_set_back_and_releases_are_failures() -> None:
+    history = module.History({})
+    history.add(1000.0, {"a": overview()})
+    history.add(10.0, {"a": overview(release=5)})
+    history.add(15.0, {"a": overview(release=10)})
+    assert history.read("a", 3, ("failed",)) == {"at": [1000.0, 10.0, 15.0], "failed": [0, 1, 1]}
+    assert history.interval >= 0
+
+
+def test_sampler_survives_any_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INTERVAL", 0.001)
+
+    async def main() -> None:
+        queue = tubes.aio.connect("memory://", codec="json")
+        await queue.create_tube("mail")
+        samplers = module.Samplers(Namespaces(queue, 10), Recent())
+        read, errors = samplers.read_recent_tubes, [ValueError("a bug"), OSError("no network")]
+
+        async def fail(namespace: str) -> object:
+            if errors:
+                raise errors.pop()
+            return await read(namespace)
+
+        monkeypatch.setattr(samplers, "read_recent_tubes", fail)
+        with samplers.watch("_") as moments:
+            async with asyncio.timeout(10):
+                await moments.get()
+        assert errors == []
+        await samplers.close()
+        await queue.close()
+
+    asyncio.run(main())
+
+
 def test_namespace_is_sampled_until_half_a_minute_after_the_last_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INTERVAL", 0.001)
-    assert asyncio.run(_sampled([True, True, False])) == [True, True, False]
+    assert asyncio.run(_sampled([True, True, False])) == [True, True, False, True]
 
 
 @pytest.fixture

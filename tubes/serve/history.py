@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from array import array
 from collections import deque
@@ -19,6 +20,7 @@ from tubes.serve.namespaces import NO_NAMESPACE, Namespaces
 from tubes.serve.recent import Recent
 from tubes.values.overview import Overview
 
+_log: Final = logging.getLogger("tubes.serve")
 #: Seconds between two samples. They are farther apart if reading all tubes takes long: see `Recent`.
 INTERVAL: Final = 5.0
 #: Maximum samples of a tube.
@@ -81,17 +83,23 @@ class History:
     def interval(self) -> float:
         """The mean number of seconds between two samples."""
         gaps = len(self._moments) - 1
-        return INTERVAL if gaps < 1 else round((self._moments[-1] - self._moments[0]) / gaps, 1)
+        return INTERVAL if gaps < 1 else max(round((self._moments[-1] - self._moments[0]) / gaps, 1), 0.0)
+
+    @property
+    def has_tubes(self) -> bool:
+        return bool(self._tubes)
 
     def add(self, at: float, tubes: Mapping[str, Overview]) -> None:
         """Add a sample of all tubes at this time."""
         elapsed = at - (self.at or 0)
+        if elapsed <= 0:  # The clock was set back.
+            elapsed = INTERVAL
         self._moments.append(at)
         self._number += 1
         dropped, self._tubes = self._tubes, {}
         for name, overview in tubes.items():
             tasks, calls = overview.statistics.tasks, overview.statistics.calls
-            totals = (calls["put"], tasks["done"], calls["bury"] + calls["ttr"])
+            totals = (calls["put"], tasks["done"], calls["release"] + calls["bury"] + calls["ttr"])
             row = (tasks["ready"], tasks["taken"], tasks["delayed"], tasks["buried"], *totals)
             tube = self._tubes[name] = dropped.pop(name) if name in dropped else _Tube(row, self._number)
             if row != tube.row and not self._give_ring(tube, at):
@@ -119,11 +127,6 @@ class History:
         self._rings[tube] = self
         tube.changed = at
         return True
-
-    def forget(self) -> None:
-        """Free the rings of the namespace."""
-        for tube in self._tubes.values():
-            self._rings.pop(tube, None)
 
     def read(self, name: str, count: int, columns: Collection[str] = _COLUMNS) -> dict[str, list[float]]:
         """Return the last `count` samples of a tube, or fewer, oldest first: by column, and as `at` their times."""
@@ -156,7 +159,7 @@ class _Sampler:
 
 
 class Samplers:
-    """Sample each namespace as long as a client reads its history; afterwards forget it.
+    """Sample each namespace as long as a client reads its history, and keep the samples.
 
     `clock`: a function that returns the time in seconds.
     """
@@ -174,6 +177,8 @@ class Samplers:
         if sampler is None:
             task = asyncio.create_task(self._run(namespace))
             sampler = self._samplers[namespace] = _Sampler(History(self._rings), task)
+        elif sampler.task.done():
+            sampler.task = asyncio.create_task(self._run(namespace))
         sampler.sample_until = self._clock() + _SAMPLED_FOR
         return sampler.history
 
@@ -192,18 +197,20 @@ class Samplers:
 
     async def _run(self, namespace: str) -> None:
         sampler = self._samplers[namespace]
-        try:
-            while sampler.streams or self._clock() < sampler.sample_until:
-                with suppress(TubesError, HTTPException):  # Requests report the same error.
-                    at, tubes = await self.read_recent_tubes(namespace)
-                    if at > (sampler.history.at or 0):  # It is not the previous one.
-                        sampler.history.add(at, tubes)
-                        for moments in sampler.streams:
-                            if not moments.full():
-                                moments.put_nowait(at)
-                await asyncio.sleep(INTERVAL)
-        finally:
-            sampler.history.forget()
+        while sampler.streams or self._clock() < sampler.sample_until:
+            try:
+                at, tubes = await self.read_recent_tubes(namespace)
+                if at != sampler.history.at:  # It is not the previous one. The clock may have been set back.
+                    sampler.history.add(at, tubes)
+                    for moments in sampler.streams:
+                        if not moments.full():
+                            moments.put_nowait(at)
+            except (TubesError, HTTPException):
+                pass  # Requests report the same error.
+            except Exception:
+                _log.exception("the counts of namespace %s were not sampled", namespace)
+            await asyncio.sleep(INTERVAL)
+        if not sampler.history.has_tubes:
             del self._samplers[namespace]
 
     async def read_recent_tubes(self, namespace: str, *, ages: bool = False) -> tuple[float, dict[str, Overview]]:

@@ -187,7 +187,8 @@ async def tube_history(call: Call) -> Response:
     """Return up to 720 samples of a tube, oldest first: counts, and `put`, `done` and `failed` per second.
 
     The service samples the namespace while a stream of samples is open, for 30 seconds after a request for a history,
-    and with `--history` always. `failed`: tasks that were buried, and takes that were ended by their ttr.
+    and with `--history` always. `failed`: tasks that were released or buried, and takes that
+    were ended by their ttr.
     """
     call.space.forget(call.tube)
     await call.space.tube(call.tube)
