@@ -15,7 +15,7 @@ import tubes.aio
 from tests.support.served import Served
 from tubes.serve import Grant, Tokens, create_app
 from tubes.serve import history as module
-from tubes.serve.history import SAMPLES, History, Rings
+from tubes.serve.history import SAMPLES, Buffers, History
 from tubes.serve.namespaces import Namespaces
 from tubes.serve.recent import Recent
 from tubes.values.overview import Overview
@@ -67,8 +67,8 @@ def test_tube_that_was_created_again_has_no_negative_rate() -> None:
 
 
 def test_ring_keeps_the_last_samples() -> None:
-    rings: Rings = {}
-    history = History(rings)
+    buffers: Buffers = {}
+    history = History(buffers)
     for number in range(2000):
         history.add(5.0 * number, {"busy": overview(ready=number % 7, put=number), "idle": overview(ready=3)})
     samples = history.read("busy", SAMPLES)
@@ -76,15 +76,15 @@ def test_ring_keeps_the_last_samples() -> None:
     assert samples["ready"] == [number % 7 for number in range(2000 - SAMPLES, 2000)]
     assert samples["put"] == [0.2] * SAMPLES
     assert history.read("idle", SAMPLES, ("ready",))["ready"] == [3] * SAMPLES
-    (tube,) = rings
-    assert tube.ring is not None
-    assert len(tube.ring) * tube.ring.itemsize <= 21_000
+    (tube,) = buffers
+    assert tube.buffer is not None
+    assert len(tube.buffer) * tube.buffer.itemsize <= 21_000
 
 
 def test_only_the_tubes_that_changed_last_have_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MAX_RINGS", 2)
-    rings: Rings = {}
-    history, other = History(rings), History(rings)
+    monkeypatch.setattr(module, "_MAX_BUFFERS", 2)
+    buffers: Buffers = {}
+    history, other = History(buffers), History(buffers)
     history.add(0.0, {name: overview() for name in "abc"})
     history.add(5.0, {name: overview(put=5) for name in "abc"})
     assert [len(history.read(name, 9)["at"]) for name in "abc"] == [2, 2, 1]  # All change: the first ones keep theirs.
@@ -92,15 +92,15 @@ def test_only_the_tubes_that_changed_last_have_a_ring(monkeypatch: pytest.Monkey
     other.add(70.0, {"d": overview(put=1)})  # `a` is idle for a minute.
     history.add(75.0, {"a": overview(put=5), "b": overview(put=6), "c": overview(put=5)})
     assert [len(history.read(name, 9)["at"]) for name in "abc"] == [2, 3, 2]
-    assert len(rings) == 2
+    assert len(buffers) == 2
     history.add(80.0, {})
-    assert len(rings) == 1
+    assert len(buffers) == 1
 
 
 def test_tube_whose_ring_goes_to_another_namespace_keeps_a_history_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MAX_RINGS", 1)
-    rings: Rings = {}
-    young, old = History(rings), History(rings)
+    monkeypatch.setattr(module, "_MAX_BUFFERS", 1)
+    buffers: Buffers = {}
+    young, old = History(buffers), History(buffers)
     young.add(0.0, {"a": overview()})
     young.add(5.0, {"a": overview(ready=1, put=1)})
     for number in range(100):

@@ -25,9 +25,9 @@ _log: Final = logging.getLogger("tubes.serve")
 INTERVAL: Final = 5.0
 #: Maximum samples of a tube.
 SAMPLES: Final = 720
-#: Maximum tubes with a ring.
-_MAX_RINGS: Final = 1000
-#: Seconds without a change after which another tube may get the ring of a tube.
+#: Maximum tubes with a buffer.
+_MAX_BUFFERS: Final = 1000
+#: Seconds without a change after which another tube may get the buffer of a tube.
 _IDLE: Final = 60.0
 #: Seconds for which a namespace is sampled after a request for its history.
 _SAMPLED_FOR: Final = 30.0
@@ -49,26 +49,27 @@ class _Tube:
     #: The time of its last change.
     changed: float = 0.0
     #: Its samples; None: its counts have been the same in all samples.
-    ring: array[float] | None = None
+    buffer: array[float] | None = None
 
-    def new_ring(self) -> array[float]:
-        """Return a ring in which all samples have the last counts."""
+    def new_buffer(self) -> array[float]:
+        """Return a buffer in which all samples have the last counts."""
         return array("f", (*self.row[: len(COUNTS)], *(0 for _ in RATES))) * SAMPLES
 
 
 class History:
     """The samples of the tubes of a namespace.
 
-    A tube gets a ring of samples when it first changes. At most 1,000 tubes of a process have a ring. A further tube
-    gets the ring of one that has not changed for a minute; if there is none, its samples begin at its last change.
+    A tube gets a buffer of samples when it first changes. At most 1,000 tubes of a process have a buffer. A further
+    tube gets the buffer of one that has not changed for a minute; if there is none, its samples begin at its last
+    change.
 
-    `rings`: the tubes of all namespaces that have a ring, longest unchanged first, with their histories.
+    `buffers`: the tubes of all namespaces that have a buffer, longest unchanged first, with their histories.
 
-    Memory: 20 kB for a ring, and 0.3 kB for a tube without one. A count above 16 million is rounded to 24 bits.
+    Memory: 20 kB for a buffer, and 0.3 kB for a tube without one. A count above 16 million is rounded to 24 bits.
     """
 
-    def __init__(self, rings: Rings) -> None:
-        self._rings: Final = rings
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers: Final = buffers
         self._tubes: dict[str, _Tube] = {}
         #: The times of the samples, and the number of the last one.
         self._moments: Final = deque[float](maxlen=SAMPLES)
@@ -104,27 +105,27 @@ class History:
             tube = self._tubes[name] = dropped.pop(name) if name in dropped else _Tube(row, self._number)
             if row != tube.row and not self._give_ring(tube, at):
                 tube.since = self._number
-            if tube.ring is not None:
+            if tube.buffer is not None:
                 # A total goes down if a put is undone, or if the tube was created again.
                 changes = zip(totals, tube.row[len(COUNTS) :], strict=True)
                 rates = [max(new - old, 0) / elapsed for new, old in changes]
-                _SAMPLE.pack_into(tube.ring, self._number % SAMPLES * _SAMPLE.size, *row[: len(COUNTS)], *rates)
+                _SAMPLE.pack_into(tube.buffer, self._number % SAMPLES * _SAMPLE.size, *row[: len(COUNTS)], *rates)
             tube.row = row
         for tube in dropped.values():
-            self._rings.pop(tube, None)
+            self._buffers.pop(tube, None)
 
     def _give_ring(self, tube: _Tube, at: float) -> bool:
-        """Give a tube that changes a ring, unless it has one. False: there is none left."""
-        if tube.ring is None:
-            if len(self._rings) >= _MAX_RINGS:
-                idle = next(iter(self._rings))
+        """Give a tube that changes a buffer, unless it has one. False: there is none left."""
+        if tube.buffer is None:
+            if len(self._buffers) >= _MAX_BUFFERS:
+                idle = next(iter(self._buffers))
                 if idle.changed > at - _IDLE:
                     return False
-                owner = self._rings.pop(idle)
-                idle.ring, idle.since = None, owner._number
-            tube.ring = tube.new_ring()
-        self._rings.pop(tube, None)
-        self._rings[tube] = self
+                owner = self._buffers.pop(idle)
+                idle.buffer, idle.since = None, owner._number
+            tube.buffer = tube.new_buffer()
+        self._buffers.pop(tube, None)
+        self._buffers[tube] = self
         tube.changed = at
         return True
 
@@ -134,18 +135,18 @@ class History:
         if tube is None:
             return {"at": [], **{column: [] for column in columns}}
         size = min(count, SAMPLES, self._number - tube.since + 1)
-        ring, oldest = tube.ring or tube.new_ring(), (self._number + 1) % SAMPLES
+        buffer, oldest = tube.buffer or tube.new_buffer(), (self._number + 1) % SAMPLES
         found: dict[str, list[float]] = {"at": list(self._moments)[-size:]}
         for index, column in enumerate(_COLUMNS):
             if column in columns:
-                values = ring[index :: len(_COLUMNS)]
+                values = buffer[index :: len(_COLUMNS)]
                 digits = None if column in COUNTS else 2
                 found[column] = [round(value, digits) for value in (values[oldest:] + values[:oldest])[-size:]]
         return found
 
 
 #: See `History`.
-Rings: TypeAlias = dict[_Tube, History]
+Buffers: TypeAlias = dict[_Tube, History]
 
 
 @dataclass(eq=False)
@@ -168,7 +169,7 @@ class Samplers:
         self._namespaces: Final = namespaces
         self._recent: Final = recent
         self._clock: Final = clock
-        self._rings: Final[Rings] = {}
+        self._buffers: Final[Buffers] = {}
         self._samplers: Final[dict[str, _Sampler]] = {}
 
     def keep_sampling(self, namespace: str) -> History:
@@ -176,7 +177,7 @@ class Samplers:
         sampler = self._samplers.get(namespace)
         if sampler is None:
             task = asyncio.create_task(self._run(namespace))
-            sampler = self._samplers[namespace] = _Sampler(History(self._rings), task)
+            sampler = self._samplers[namespace] = _Sampler(History(self._buffers), task)
         elif sampler.task.done():
             sampler.task = asyncio.create_task(self._run(namespace))
         sampler.sample_until = self._clock() + _SAMPLED_FOR

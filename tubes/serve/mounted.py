@@ -69,9 +69,9 @@ class Dashboard:
 
     async def close(self) -> None:
         """End all requests that wait, and the sessions on the queue. The next request starts the service again."""
-        here = asyncio.get_running_loop()
+        own_loop = asyncio.get_running_loop()
         for loop, running in list(self._running.items()):
-            if loop is here:
+            if loop is own_loop:
                 running.task.cancel()
                 await asyncio.wait((running.task,))
             elif not loop.is_closed():

@@ -40,8 +40,8 @@ async def show_service(call: Call) -> Response:
     rights = {name: [right for right in TUBE_RIGHTS if token.may_somewhere(right, name)] for name in sorted(known)}
     rights = {name: some for name, some in rights.items() if "look" in some}
     facts = {"id": token.id, "description": token.description, "grants": list(map(str, token.grants))}
-    shown = facts if token.id else None
-    return json_reply({"version": __version__, "namespaces": list(rights), "rights": rights, "token": shown})
+    known_token = facts if token.id else None
+    return json_reply({"version": __version__, "namespaces": list(rights), "rights": rights, "token": known_token})
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (show_service,)

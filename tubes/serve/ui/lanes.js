@@ -28,8 +28,8 @@ export function Lanes({ namespace, name, tube, query }) {
     const most = Math.max(...lanes.map((lane) => lane.ready), 1);
     const rows = lanes.map((lane) => html`<${Row} key=${lane.name} segments=${segments} lane=${lane} most=${most}
       canManage=${canManage} />`);
-    return html`${!complete && html`<p class="problem">There are more than 10,000 lanes: only 10,000 of them are sorted and
-        searched.</p>`}
+    return html`${!complete && html`<p class="problem">There are more lanes than the service
+        sorts in time: this list has some of them.</p>`}
       <${Table} caption="Lanes" columns=${canManage ? [...COLUMNS, [""]] : COLUMNS} rows=${rows} />
       <${OffsetPager} offset=${offset} size=${PAGE} shown=${lanes.length} total=${total}
         onMove=${(next) => setQuery({ offset: next || "" })} />`;

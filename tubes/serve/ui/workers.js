@@ -66,7 +66,8 @@ export function Audit({ namespace, query }) {
   const changes = state.data?.changes ?? [];
   const row = (change) => html`<tr key=${change.id}><td><${Time} at=${change.at} /></td>
     <td><${Text} of=${change.token ? change.description || change.token : "no token"} limit=${80} /></td>
-    <td>${printable(change.action.replaceAll("_", " "), 60)}</td>
+    <td>${printable(change.action.replaceAll("_", " "), 60)}
+      ${change.outcome && html`<${Badge} kind="warn">${printable(change.outcome, 20)}<//>`}</td>
     <td>${change.tube && html`<${TubeLink} namespace=${namespace} name=${change.tube} />`}
       ${change.task != null && ` task ${change.task}`}
       ${change.lane != null && html` lane <${Text} of=${change.lane} limit=${60} />`}</td>
