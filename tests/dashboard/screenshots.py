@@ -106,6 +106,19 @@ def put_tasks(url: str, stop: threading.Event) -> None:
             crawl.put("/new", utube=random.choice(HOSTS))
 
 
+def change(served: Served) -> None:
+    """Make some changes through the service, which the audit lists."""
+    tube = "/v1/_/tubes/crawl"
+    requests: list[tuple[str, dict[str, Any]]] = [
+        (f"{tube}/lanes/forum.example.org/block", {"seconds": 600, "reason": "robots.txt: Crawl-delay 600"}),
+        ("/v1/_/tubes/mail/select", {"action": "kick", "state": "buried", "reason": "mail server replied 451"}),
+        ("/v1/_/tubes/reports/tasks/3/cancel", {"reason": "wrong month"}),
+        ("/v1/_/tubes/thumbnails/pause", {"seconds": 3600}),
+    ]
+    for path, body in requests:
+        served.client.post(path, json=body)
+
+
 def take_pictures(base: str, seconds: float) -> None:
     """Take a picture of each view."""
     with sync_playwright() as playwright:
@@ -134,6 +147,7 @@ def main() -> None:
         worker = make_worker(queue)
         threads = [threading.Thread(target=put_tasks, args=(server.url, stop)), threading.Thread(target=worker.run)]
         with Served("--url", server.url, "--no-access-log") as served:
+            change(served)
             for thread in threads:
                 thread.start()
             try:
