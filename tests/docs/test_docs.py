@@ -37,6 +37,7 @@ ELSEWHERE = {
     "docs/howto/crawlee.md": "crawl/test_crawlee.py",
     "docs/howto/scrapy.md": "crawl/test_scrapy.py",
     "docs/testing.md": "testing/test_pytest_plugin.py",
+    "docs/dashboard.md": "serve/test_ui.py",
     **{f"docs/howto/{name}.md": "docs/test_frameworks.py" for name in ("django", "fastapi", "flask")},
 }
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
