@@ -155,9 +155,10 @@ async def test_one_token_does_not_remove_the_changes_of_all_others(
             await http.change("PUT", "mail")
         _, text = tokens.create([Grant.read("look,manage")], "bob")
         http.headers["authorization"] = f"Bearer {text}"
-        for _ in range(30):
+        changes: list[dict[str, Any]] = []
+        for number in range(30):
             await http.change("POST", "mail/resume")
-            changes = await http.changes(limit=50 + _)
+            changes = await http.changes(limit=50 + number)
             assert len([one for one in changes if one["description"] == "bob"]) <= 6
         assert [one["id"] for one in changes if one["description"] != "bob"] == [2, 1, 0]
 
