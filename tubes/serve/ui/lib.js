@@ -226,9 +226,9 @@ export function follow(namespace) {
 }
 
 // Get a resource, and get it again at each tick, but never twice at the same time. `isLive`: false: only after changes.
-// Returns {data, error, isLoading}; the data of other arguments are forgotten.
+// Returns {data, error}; the data of other arguments are forgotten.
 export function useGet(segments, parameters = {}, isLive = true) {
-  const [state, setState] = useState({ isLoading: true });
+  const [state, setState] = useState({});
   const turns = [useStore(changes), useStore(ticks)];
   const turn = turns[Number(isLive)];
   const running = useRef(null);
@@ -247,7 +247,7 @@ export function useGet(segments, parameters = {}, isLive = true) {
     last.current = { address, turn };
     running.current?.abort();
     const controller = (running.current = new AbortController());
-    if (isNew) setState({ isLoading: true });
+    if (isNew) setState({});
     const timer = setTimeout(() => controller.abort(), PATIENCE);
     const settle = (next) => {
       clearTimeout(timer);
@@ -256,8 +256,8 @@ export function useGet(segments, parameters = {}, isLive = true) {
       setState(next);
     };
     call("GET", address, undefined, { signal: controller.signal }).then(
-      (data) => settle({ data, isLoading: false }),
-      (error) => settle((old) => ({ ...(error.status === 404 ? {} : old), error, isLoading: false })),
+      (data) => settle({ data }),
+      (error) => settle((old) => ({ ...(error.status === 404 ? {} : old), error })),
     );
   });
   return state;

@@ -1,7 +1,7 @@
 // Parts of views: texts, links, charts, tables, messages and dialogs.
 
 import { useEffect, useRef, useState } from "./preact.js";
-import { ago, call, copy, count, html, href, now, path, printable, refresh, select, span, store, useStore } from "./lib.js";
+import { ago, call, copy, count, html, href, printable, refresh, select, store, useStore } from "./lib.js";
 
 export const STATES = ["ready", "taken", "delayed", "buried"];
 
@@ -181,7 +181,7 @@ export function Menu({ label, children }) {
 
 const message = store(null);
 
-export const notify = (text, isProblem = false) => message.set({ text, isProblem });
+const notify = (text, isProblem = false) => message.set({ text, isProblem });
 
 export function Messages() {
   const last = useStore(message);
