@@ -103,7 +103,7 @@ class History:
             totals = (calls["put"], tasks["done"], calls["release"] + calls["bury"] + calls["ttr"])
             row = (tasks["ready"], tasks["taken"], tasks["delayed"], tasks["buried"], *totals)
             tube = self._tubes[name] = dropped.pop(name) if name in dropped else _Tube(row, self._number)
-            if row != tube.row and not self._give_ring(tube, at):
+            if row != tube.row and not self._give_buffer(tube, at):
                 tube.since = self._number
             if tube.buffer is not None:
                 # A total goes down if a put is undone, or if the tube was created again.
@@ -114,7 +114,7 @@ class History:
         for tube in dropped.values():
             self._buffers.pop(tube, None)
 
-    def _give_ring(self, tube: _Tube, at: float) -> bool:
+    def _give_buffer(self, tube: _Tube, at: float) -> bool:
         """Give a tube that changes a buffer, unless it has one. False: there is none left."""
         if tube.buffer is None:
             if len(self._buffers) >= _MAX_BUFFERS:

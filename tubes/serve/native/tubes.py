@@ -369,11 +369,11 @@ async def list_lanes(call: Call) -> Response:
     part = query.get("contains", "").casefold()
     lanes = [lane for lane in found[:most] if part in lane.name.casefold()]
     lanes.sort(key=_LANE_SORTS[query.get("sort", "name")])
-    reply: Facts = {"lanes": [lane._asdict() for lane in lanes[offset : offset + limit]], "complete": has_all}
-    if not is_plain or len(found) <= most:
+    is_whole = len(found) <= most
+    part_of_lanes = [lane._asdict() for lane in lanes[offset : offset + limit]]
+    reply: Facts = {"lanes": part_of_lanes, "complete": has_all and (is_plain or is_whole)}
+    if is_whole or not is_plain:
         reply["total"] = len(lanes)
-    if not is_plain and len(found) > most:
-        reply["complete"] = False
     return json_reply(reply)
 
 
