@@ -1,6 +1,6 @@
 // Parts of views: texts, links, charts, tables, messages and dialogs.
 
-import { useEffect, useRef, useState } from "./preact.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
 import { ago, call, copy, count, html, href, printable, refresh, select, store, useStore } from "./lib.js";
 
 export const STATES = ["ready", "taken", "delayed", "buried"];
@@ -219,7 +219,7 @@ export function Dialogs() {
 function Modal({ title, close, children }) {
   const box = useRef(null);
   const isOver = useRef(false);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const element = box.current;
     const opener = document.activeElement;
     element.showModal();
