@@ -3,7 +3,8 @@
 
 import { render, useEffect, useErrorBoundary, useState } from "./preact.js";
 import {
-  access, connection, follow, hasToken, href, html, printable, readAddress, refresh, setToken, span, useGet, useStore,
+  access, changes, connection, follow, hasToken, href, html, printable, readAddress, refresh, setToken, span, useGet,
+  useStore,
 } from "./lib.js";
 import { Button, Dialogs, Link, Loaded, Messages, Text } from "./parts.js";
 import { Tube, TubeHead, Tubes } from "./tubes.js";
@@ -21,7 +22,7 @@ function App() {
     addEventListener("hashchange", onChange);
     return () => removeEventListener("hashchange", onChange);
   }, []);
-  const state = useGet(isRefused ? null : [], {}, false); // A change of this page may add a namespace.
+  const state = useGet(isRefused ? null : [], {}, changes); // A change of this page may add a namespace.
   if (isRefused) return html`<${Frame}><${SignIn} /><//>`;
   if (!state.data) return html`<${Frame}><${Loaded} state=${state} /><${Retry} /><//>`;
   return html`<${Views} service=${state.data} address=${address} />`;

@@ -136,17 +136,17 @@ async function readParts(reply, separator, handle) {
 
 // "live", "connecting", "hidden" (the page is in the background), or the time of the next try in milliseconds.
 export const connection = store("connecting");
-// Counters: views load again when `ticks` grows, and searches only when `changes` grows, by a change of this page.
+// Counters: a view gets its data again when the counter that it follows grows. All grow when this page changes
+// something, `ticks` also with the samples, and `minutes` once a minute.
 export const ticks = store(0);
-const changes = store(0);
-const tick = () => ticks.set(ticks.get() + 1);
-export function refresh() {
-  changes.set(changes.get() + 1);
-  tick();
-}
+export const minutes = store(0);
+export const changes = store(0);
+const grow = (counter) => counter.set(counter.get() + 1);
+export const refresh = () => [changes, minutes, ticks].forEach(grow);
 
 // Milliseconds between two refreshes. The service may read all tubes less often than that.
 const INTERVAL = 5000;
+const MINUTE = 60_000;
 // Milliseconds after which a request without a reply is given up.
 const PATIENCE = 30_000;
 
@@ -164,7 +164,7 @@ export function follow(namespace) {
   function refreshLive() {
     if (connection.get() !== "live") return;
     refreshed = Date.now();
-    tick();
+    grow(ticks);
   }
 
   async function listen() {
@@ -212,25 +212,28 @@ export function follow(namespace) {
     else wake();
   }
 
-  const timer = setInterval(refreshLive, INTERVAL);
+  const timers = [
+    setInterval(refreshLive, INTERVAL),
+    setInterval(() => connection.get() === "live" && grow(minutes), MINUTE),
+  ];
   document.addEventListener("visibilitychange", onVisibility);
   connection.set("connecting");
   run();
   return () => {
     isOver = true;
-    clearInterval(timer);
+    timers.forEach(clearInterval);
     document.removeEventListener("visibilitychange", onVisibility);
     controller.abort();
     wake();
   };
 }
 
-// Get a resource, and get it again at each tick, but never twice at the same time. `isLive`: false: only after changes.
+// Get a resource, and get it again whenever `counter` grows, but never twice at the same time.
 // Returns {data, error}; the data of other arguments are forgotten.
-export function useGet(segments, parameters = {}, isLive = true) {
+export function useGet(segments, parameters = {}, counter = ticks) {
   const [state, setState] = useState({});
-  const turns = [useStore(changes), useStore(ticks)];
-  const turn = turns[Number(isLive)];
+  const turns = new Map([changes, minutes, ticks].map((each) => [each, useStore(each)]));
+  const turn = turns.get(counter);
   const running = useRef(null);
   const last = useRef({ address: null, turn: null });
   const address = segments === null ? null : path(segments, parameters);

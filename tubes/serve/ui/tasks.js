@@ -1,7 +1,7 @@
 // The tasks of a tube, one task, and the dead letters of a tube by reason.
 
 import { useState } from "./preact.js";
-import { count, href, html, iso, now, path, printable, refresh, setQuery, useGet } from "./lib.js";
+import { changes, count, href, html, iso, now, path, printable, refresh, setQuery, ticks, useGet } from "./lib.js";
 import {
   ACTIONS, Badge, Button, Choice, CopyButton, Empty, Link, Loaded, Pager, Progress, Search, Table, Text, Time,
   callAndNotify, openBulk, openForm, reasonForm,
@@ -42,7 +42,7 @@ export function Tasks({ namespace, name, tube, query }) {
   const parameters = { ...filters, newest_first: query.newest_first, after, limit: PAGE, preview: EXCERPT };
   // A search may read the whole tube, so it is not repeated at each sample.
   const isSearch = FILTERS.some(([each]) => each !== "key" && each in filters);
-  const state = useGet([namespace, "tubes", name, "tasks"], parameters, !isSearch);
+  const state = useGet([namespace, "tubes", name, "tasks"], parameters, isSearch ? changes : ticks);
   const clear = () => {
     setPicked(new Set());
     setEvery("");
@@ -117,9 +117,9 @@ function Actions({ namespace, name, filters, picked, isEvery, setEvery, clear })
 export function Task({ namespace, name, tube, id }) {
   const [isAll, setAll] = useState(false);
   const segments = [namespace, "tubes", name];
-  const state = useGet([...segments, "tasks", id], { preview: isAll ? 1e9 : MOST }, !isAll);
+  const state = useGet([...segments, "tasks", id], { preview: isAll ? 1e9 : MOST }, isAll ? changes : ticks);
   const isTaken = state.data?.state === "taken";
-  const workers = useGet(isTaken ? [namespace, "workers"] : null, {}, false);
+  const workers = useGet(isTaken ? [namespace, "workers"] : null, {}, changes);
   const holds = (worker) => worker.tasks.some((held) => held.tube === name && String(held.id) === id);
   const holder = isTaken ? workers.data?.workers.find(holds) : undefined;
   const json = (title, value) => value !== undefined && html`<${Data} title=${title} text=${JSON.stringify(value)} />`;

@@ -1,6 +1,6 @@
 // The list of tubes, and the page of one tube.
 
-import { ago, call, count, href, html, now, path, printable, rate, setQuery, span, useGet } from "./lib.js";
+import { ago, call, count, href, html, minutes, path, printable, rate, setQuery, span, useGet } from "./lib.js";
 import {
   Badge, Bars, Button, Card, Chart, Choice, Empty, Link, Loaded, Menu, OffsetPager, STATES, Search, Spark, Table, Text,
   callAndNotify, openBulk, openForm,
@@ -96,8 +96,8 @@ const EDGE_LABELS = [...EDGES.map((edge) => `within ${span(edge)}`), "later"];
 export function Tube({ namespace, name, tube }) {
   const segments = [namespace, "tubes", name];
   const state = useGet([...segments, "history"]);
-  // Counting what is due may read many tasks: once a minute is enough.
-  const due = useGet([...segments, "due"], { edges: EDGES.join() }, now() % 60 < 6);
+  // This count may read many tasks.
+  const due = useGet([...segments, "due"], { edges: EDGES.join() }, minutes);
   const { tasks, calls, options } = tube;
   const link = (section, query) => ({ to: [...segments, section], query });
   const card = (each) => html`<${Card} label=${each} value=${count(tasks[each])} kind=${tasks[each] ? each : ""}
