@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from playwright.sync_api import Page, expect
 
 from tests.dashboard.conftest import Dashboard
+from tests.support.served import Served, add_stray_key
 from tubes.conformance.bench import eventually
+from tubes.testing import LocalServer
 
 
 def submit(page: Page, button: str, **fields: str) -> None:
@@ -30,6 +34,27 @@ def test_tube_is_created_paused_resumed_and_altered(dashboard: Dashboard) -> Non
     page.get_by_role("button", name="Options").click()
     submit(page, "Change", Options='{"max_attempts": 4}')
     assert eventually(lambda: dashboard.api("GET", "/tubes/jobs")["options"] == {"max_attempts": 4})
+
+
+def test_damaged_tube_is_repaired_after_a_check(
+    make_dashboard: Callable[..., Dashboard], valkey_service: Served, valkey: LocalServer
+) -> None:
+    dashboard = make_dashboard(valkey_service.url)
+    dashboard.tube("mail", tasks=1)
+    page = dashboard.open("tubes", "mail")
+
+    def check() -> None:
+        page.get_by_role("button", name="More").click()
+        page.get_by_role("button", name="Check").click()
+
+    check()
+    expect(page.get_by_role("status").filter(has_text="no problems")).to_be_visible()
+    add_stray_key(valkey, dashboard.namespace)
+    check()
+    expect(page.get_by_role("dialog")).to_contain_text("do not refer to their tasks: nobody; a repair corrects them")
+    submit(page, "Repair")
+    expect(page.get_by_role("status").filter(has_text="is repaired")).to_be_visible()
+    assert dashboard.api("GET", "/tubes/mail/problems") == {"problems": []}
 
 
 def test_task_is_put_edited_buried_kicked_and_deleted(dashboard: Dashboard) -> None:

@@ -9,13 +9,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import httpx
 import pytest
 
 import tubes
-from tests.support.served import Served
+from tests.support.served import Served, add_stray_key
 from tubes.conformance.bench import eventually
+from tubes.testing import LocalServer
 from tubes.worker import Worker
 
 
@@ -157,6 +159,29 @@ def test_tasks_are_listed_changed_buried_kicked_and_deleted(http: httpx.Client) 
     assert http.post("/tubes/mail/release-all").status_code == 204
     assert http.post("/tubes/mail/truncate").status_code == 204
     assert http.get("/tubes/mail").json()["tasks"]["total"] == 0
+
+
+def test_damaged_tube_is_checked_and_repaired(valkey_service: Served, valkey: LocalServer) -> None:
+    namespace = uuid4().hex
+    with httpx.Client(base_url=f"{valkey_service.url}/v1/{namespace}", timeout=30) as http:
+        assert http.put("/tubes/mail").status_code == 201
+        put(http)
+        assert http.get("/tubes/mail/problems").json() == {"problems": []}
+        add_stray_key(valkey, namespace)
+        found = {
+            "kind": "key",
+            "what": "unique keys that do not refer to their tasks: nobody",
+            "remedy": "corrects them; if two tasks have one key, one keeps it",
+            "count": 1,
+            "examples": ["nobody"],
+            "repaired": False,
+        }
+        assert http.get("/tubes/mail/problems").json() == {"problems": [found]}
+        remedy = "corrected them; if two tasks had one key, one keeps it"
+        repaired = {**found, "remedy": remedy, "repaired": True}
+        assert http.post("/tubes/mail/repair").json() == {"problems": [repaired]}
+        assert http.get("/tubes/mail/problems").json() == {"problems": []}
+        assert problem(http.post("/tubes/other/repair")) == (404, "tube-not-found")
 
 
 def test_batch_put_is_atomic(http: httpx.Client) -> None:

@@ -15,9 +15,11 @@ from typing import Any, Final, Self
 from uuid import uuid4
 
 import httpx
+import redis
 
 from tests.support.processes import ROOT, python
 from tubes.conformance.bench import eventually
+from tubes.testing import LocalServer
 
 
 class Served:
@@ -89,3 +91,10 @@ class Served:
         assert self.process.stderr is not None
         self.process.stderr.close()
         assert "Traceback" not in "".join(self.stderr_lines), "".join(self.stderr_lines)
+
+
+def add_stray_key(server: LocalServer, namespace: str) -> None:
+    """Damage the tube `mail` of a namespace: one of its unique keys refers to no task."""
+    with redis.Redis.from_url(server.url) as client:
+        [tasks] = client.scan_iter(f"*{namespace}*mail*:tasks")
+        client.hset(tasks.replace(b":tasks", b":keys"), "nobody", "99")

@@ -20,6 +20,7 @@ from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.native.schemas import Fields, Schema
 from tubes.values.lane import LaneInfo
 from tubes.values.overview import Overview, exact_names, match_names
+from tubes.values.problem import Problem
 from tubes.values.reasons import kind_of
 
 _TUBE: Final = schemas.object_schema(
@@ -58,6 +59,20 @@ _LANE_SORTS: Final[dict[str, Callable[[LaneInfo], float]]] = {
     "next_start": lambda lane: math.inf if lane.next_start is None else lane.next_start,
     "blocked": lambda lane: -(lane.blocked_until or 0),
 }
+_PROBLEMS: Final[Schema] = schemas.object_schema(
+    {
+        "problems": schemas.list_schema(
+            schemas.object_schema(
+                {
+                    **dict.fromkeys(("kind", "what", "remedy"), schemas.TEXT),
+                    "count": schemas.INTEGER,
+                    "examples": schemas.list_schema(schemas.TEXT),
+                    "repaired": schemas.FLAG,
+                }
+            )
+        )
+    }
+)
 #: Maximum lanes that a sorted list looks at, and seconds after which a list reads no further part of them.
 _MAX_LANES: Final = 10_000
 _LANES_WITHIN: Final = 1.0
@@ -284,6 +299,25 @@ truncate = _changing("truncate", "Remove all tasks.", _truncate)
 release_all = _changing("release_all", "Release all taken tasks, including tasks held by other clients.", _release_all)
 
 
+@operation("GET", "/tubes/{tube}/problems", "manage", replies={200: _PROBLEMS})
+async def check_tube(call: Call) -> Response:
+    """Look for problems of a tube, such as keys of the server that contradict each other. It reads all tasks."""
+    return _problems_reply(await call.space.queue.admin.check(call.tube))
+
+
+@operation("POST", "/tubes/{tube}/repair", "manage", replies={200: _PROBLEMS})
+async def repair_tube(call: Call) -> Response:
+    """Repair a tube, while others use it, and return its problems. No readable task is lost. It reads all tasks."""
+    problems = await call.space.queue.admin.repair(call.tube)
+    call.count = sum(problem.count for problem in problems)
+    return _problems_reply(problems)
+
+
+def _problems_reply(problems: list[Problem]) -> Response:
+    members = ("kind", "what", "remedy", "count", "examples", "repaired")
+    return json_reply({"problems": [{name: getattr(each, name) for name in members} for each in problems]})
+
+
 @operation(
     "GET",
     "/tubes/{tube}/reasons",
@@ -452,6 +486,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = cast(
     "tuple[Operation, ...]",
     (
         *(list_tubes, get_tube, tube_history, put_tube, alter_tube, drop_tube, pause, resume, truncate, release_all),
-        *(reasons, due, list_lanes, get_lane, configure_lane, block_lane, unblock_lane),
+        *(check_tube, repair_tube, reasons, due, list_lanes, get_lane, configure_lane, block_lane, unblock_lane),
     ),
 )

@@ -183,6 +183,11 @@ const message = store(null);
 
 const notify = (text, isProblem = false) => message.set({ text, isProblem });
 
+function notifyOf(text, reply) {
+  const shown = typeof text === "function" ? text(reply) : text;
+  if (shown) notify(shown);
+}
+
 export function Messages() {
   const last = useStore(message);
   useEffect(() => {
@@ -195,11 +200,11 @@ export function Messages() {
       <button type="button" class="small" onClick=${() => message.set(null)}>Close</button></p>`}</div>`;
 }
 
-// Change something through the API: show the message or the error, and the new state.
+// Call the API, and show a message or the error, and the new state. `text`: the message, or a function of the reply
+// that returns one, or nothing.
 export async function callAndNotify(text, method, address, body) {
   try {
-    await call(method, address, body);
-    notify(text);
+    notifyOf(text, await call(method, address, body));
   } catch (error) {
     notify(error.message, true);
   } finally {
@@ -298,7 +303,7 @@ function Form({ title, text, fields = [], button, isDanger, confirmed, preview, 
     onChange=${(value) => setValues((old) => ({ ...old, [each.name]: value }))} />`;
   const heading = preview ? `${title}: ${found === null ? "…" : count(found)} ${found === 1 ? "task" : "tasks"}` : title;
   return html`<${Modal} title=${heading} close=${close}><form onSubmit=${onSubmit}>
-    ${text && html`<p>${text}</p>`}${fields.map(field)}
+    ${text && [text].flat().map((each) => html`<p>${each}</p>`)}${fields.map(field)}
     ${confirmed !== undefined && html`<label class="field"><span>Type <b><${Text} of=${confirmed} /></b> to confirm</span>
       <input type="text" autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>`}
     ${state.changed !== undefined && html`<label class="field"><span>${count(state.changed)} of ${count(found)}</span>
@@ -309,11 +314,10 @@ function Form({ title, text, fields = [], button, isDanger, confirmed, preview, 
   </form><//>`;
 }
 
-// Open a form that makes the call of `request(values)`, shows `message`, and leads to the address `next`.
+// Open a form that makes the call of `request(values)`, shows `message` as `callAndNotify` does, and leads to the address `next`.
 export function openForm({ message: text, request, next, ...form }) {
   const submit = async (values) => {
-    await call(...(await request(values)));
-    notify(text);
+    notifyOf(text, await call(...(await request(values))));
     if (next !== undefined) location.hash = next;
   };
   dialog.set({ submit, ...form });

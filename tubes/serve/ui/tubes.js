@@ -174,6 +174,14 @@ function Manage({ namespace, name, tube }) {
     `The tube and its ${all}, of which ${count(taken)} are taken, are deleted. This cannot be undone.`,
     "The tube is dropped.", ["DELETE", path([namespace, "tubes", name], { force: 1 })], href([namespace, "tubes"]),
   );
+  const repaired = ({ problems }) =>
+    problems.every((each) => each.repaired) ? "The tube is repaired." : "Some problems could not be repaired.";
+  const offerRepair = ({ problems }) => {
+    if (!problems.length) return "The tube has no problems.";
+    const text = problems.map(({ what, remedy }) => printable(`${what}; a repair ${remedy}.`));
+    openForm({ title: "Repair the tube", text, button: "Repair", message: repaired, request: () => ["POST", at("repair")] });
+  };
+  const check = () => callAndNotify(offerRepair, "GET", at("problems"));
   const bulk = (action, state) => () => openBulk(namespace, name, action, { state });
   return html`<${Button} onClick=${tube.paused ? resume : pause}>${tube.paused ? "Resume" : "Pause"}<//>
     <${Button} onClick=${alter}>Options<//>
@@ -181,6 +189,7 @@ function Manage({ namespace, name, tube }) {
       <${Button} onClick=${bulk("kick", "buried")}>Kick buried tasks<//>
       <${Button} onClick=${bulk("kick", "delayed")}>Kick delayed tasks<//>
       <${Button} onClick=${bulk("release", "taken")}>Release taken tasks<//>
+      <${Button} onClick=${check}>Check<//>
       <${Button} kind="danger" onClick=${truncate}>Truncate<//><${Button} kind="danger" onClick=${drop}>Drop<//>
     <//>`;
 }
