@@ -31,13 +31,13 @@ _SERVICE: Final = schemas.object_schema(
 async def show_service(call: Call) -> Response:
     """Show the version of the service, the namespaces in which the token may see tubes, and its grants.
 
-    The namespaces are `_`, those with tubes, and those that a grant names exactly. `rights`: what the token may do in
-    each of them, on some tubes. `token` is null without tokens.
+    The namespaces are `_`, then those with tubes and those that a grant names exactly, by name. `rights`: what the
+    token may do in each of them, on some tubes. `token` is null without tokens.
     """
     token, spaces = call.token, call.service.namespaces
     named = (name for grant in token.grants for name in exact_names([grant.namespace]))
-    known = {NO_NAMESPACE, *named, *await limit_time(spaces.root, spaces.names())}
-    rights = {name: [right for right in TUBE_RIGHTS if token.may_somewhere(right, name)] for name in sorted(known)}
+    known = [NO_NAMESPACE, *sorted({*named, *await limit_time(spaces.root, spaces.names())})]
+    rights = {name: [right for right in TUBE_RIGHTS if token.may_somewhere(right, name)] for name in known}
     rights = {name: some for name, some in rights.items() if "look" in some}
     facts = {"id": token.id, "description": token.description, "grants": list(map(str, token.grants))}
     known_token = facts if token.id else None
