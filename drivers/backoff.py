@@ -11,11 +11,11 @@ from tubes.drivers.chance import apply_jitter
 from tubes.drivers.options import MAX_SECONDS, SECOND, Seconds, fraction, integer, micros, positive
 from tubes.errors import InvalidOption
 
-#: The most delays of a list; the last one repeats.
+#: The maximum number of delays in a list; the last one repeats.
 MOST_DELAYS: Final = 1000
 # Up to this many delays are shown to users as a list rather than as a Backoff.
 _LISTED: Final = 4
-# The most delays in a message.
+# The maximum number of delays in a message.
 _MAX_LISTED: Final = 5
 #: The largest factor: from a microsecond to the longest time in one step.
 STEEPEST: Final = 10**18
@@ -125,7 +125,7 @@ def _guesses(delays: list[float]) -> Iterator[tuple[float, float]]:
     if len(delays) == 1:
         yield from ((1, 3600), (1, first))
     elif first:
-        steps = max(len(delays) - 2, 1)  # The last one may have been cut.
+        steps = max(len(delays) - 2, 1)  # The cap may have cut the last one.
         for digits in range(1, 16):
             yield float(f"{(delays[steps] / first) ** (1 / steps):.{digits}g}"), last
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Larger than every id.
 _LAST_ID: Final = NEVER
-#: The most tasks that one call forgets, and the microseconds until the next ones are forgotten.
+#: The maximum number of tasks that one call forgets, and the microseconds until the next batch is forgotten.
 _BATCH: Final = 500
 _PAUSE: Final = 1000
 

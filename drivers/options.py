@@ -30,7 +30,7 @@ MAX_SECONDS: Final = 100 * 365 * 24 * 3600
 LONGEST: Final = 2 * MAX_SECONDS * SECOND
 MAX_PRI: Final = 2**32 - 1
 MAX_COUNT: Final = 2**53 - 1
-#: The most takes that may start at once after an idle time.
+#: The maximum number of takes that may start at once after an idle time.
 MAX_BURST: Final = 1_000_000
 MAX_ATTEMPTS: Final = 2**20 - 2
 #: The lane of tasks that were put without one. It has this name in the original, too.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tubes.drivers.entry import Entry
 
-# The most priorities with a line; tasks of the others go to the heap.
+# The maximum number of priorities with a line; tasks with other priorities go to the heap.
 _LINES: Final = 32
 # A lane with up to this many tasks has no lines: most lanes of a crawler are short.
 _SHORT: Final = 8

@@ -1,5 +1,5 @@
--- The rate limit of a tube, as in bucket.py. META.bucket has the start of the last take if takes came evenly, the moment of the
--- last take, and the scores in ':taken' of the takes at that moment.
+-- The rate limit of a tube, as in bucket.py. META.bucket has the start of the last take if takes came evenly, the
+-- moment of the last take, and the scores in ':taken' of the takes at that moment.
 --#if RATED
 local scheduled, started, starts
 

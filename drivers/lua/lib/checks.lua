@@ -51,7 +51,7 @@ local function stored_task(id, value)
   return task
 end
 
--- Return the task of an id, or nil if it does not exist or cannot be read.
+-- Return the task with an id, or nil if it does not exist or cannot be read.
 local function task_of(id)
   id = string.format('%.0f', id)
   local value = call('HGET', M .. ':tasks', id)
@@ -66,7 +66,7 @@ local function task_at(at)
 end
 
 --#if LIST
--- Return how many ids in the list are smaller than this one. The list is sorted.
+-- Return the number of smaller ids in the list, which is sorted.
 local function index_of(id)
   local low, high = 0, call('LLEN', M .. ':ready')
   while low < high do

@@ -1,26 +1,26 @@
--- Functions for the end of a script, which wake processes that wait.
+-- Functions for the end of a script, which wakes waiting processes.
 
--- This field is read here because most methods do not need it.
+-- True if no task may be taken now. The field is read here because most methods do not need it.
 local function paused()
   if tokens() == 0 then return true end  --#if RATED
   local ends = call('HGET', M, 'paused')
   return ends and ends + 0 > now
 end
 
--- True if a process that waits for room has enough now. ':wanting' sorts processes by the number of tasks that their
+-- True if a process waits for room and there is enough. ':wanting' sorts processes by the number of tasks that their
 -- first caller wants to put. A field PROCESS:room in ':waiting' says until when this is valid: '0 SIZE UNTIL' (0, so
--- that it does not count as a caller). Processes that stopped waiting are removed when they come first.
+-- that it does not count as a caller). Processes that stopped waiting are removed once they are first.
 local function has_room()
   local room = call('HGET', M, 'capacity') - call('HLEN', M .. ':tasks')
   for _ = 1, 100 do
     local process, size = unpack(call('ZRANGE', M .. ':wanting', 0, 0, 'WITHSCORES'))
     if not process or size + 0 > room then return false end
     local watched = string.match(call('HGET', M .. ':waiting', process .. ':room') or '', ' (%d+)$')
-    -- A time further ahead than any process may set was written before the clock was set back.
+    -- A later time than WATCHED was written before the clock was set back.
     if watched and tonumber(watched) > now and tonumber(watched) <= WATCHED then return true end
     call('ZREM', M .. ':wanting', process)
   end
-  -- The script of the process that gets this marker checks the next ones.
+  -- The process that gets this marker runs a script that checks the next processes.
   return true
 end
 
@@ -31,8 +31,8 @@ local function wake_all()
   many('ZADD', M .. ':room', markers)
 end
 
--- Register `callers` of a process as waiting for room; the first of them puts `size` tasks. `crowded`: the full lane,
--- if the lane has no room rather than the tube.
+-- Register `callers` of a process as waiting for room; the first of them puts `size` tasks. `crowded`: the lane, if
+-- the lane is full rather than the tube.
 local function wait_for_room(size, callers, process, crowded)
   local watched = string.format('%.0f', WATCHED)
   call('HDEL', M, 'filling')

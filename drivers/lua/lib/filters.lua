@@ -11,9 +11,9 @@ local function has_reason(reason, wanted, cut)
   return kind == wanted or (cut and sub(kind, 1, #wanted) == wanted)
 end
 
--- Return a function that returns what a reply contains of a task, or nil if the filter excludes the task. `packed`:
--- '': every task, as `encode_task` encodes it. Else the filter, as strings in MessagePack: 1 the id from which on
--- tasks are excluded, 2 the least age in microseconds, 3 the least number of attempts, 4 '=' and the lane, 5 the key,
+-- Return a function that encodes a task for the reply, or returns nil if the filter excludes the task. `packed`: '':
+-- every task, as `encode_task` encodes it. Else the filter, as strings in MessagePack: 1 the id from which on tasks
+-- are excluded, 2 the least age in microseconds, 3 the least number of attempts, 4 '=' and the lane, 5 the key,
 -- 6 the reason, 7 '1' if the reason has 60 characters, 8 a text in the data (each '': any), 9 '1': the reply has only
 -- the facts and the moment of the put of each task. `record`: of a kept done task, the reply for it.
 local function filter_of(packed)

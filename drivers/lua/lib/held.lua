@@ -1,7 +1,7 @@
 -- Tasks that a session holds.
 
--- Return the task of an id if the session of ARGV[1] holds it, else nil. `expected`: the number of a take; '': any take;
--- 'c' and a moment: any take of the task that was put then.
+-- Return the task with an id if the session of ARGV[1] holds it, else nil. `expected`: the number of a take; '': any
+-- take; 'c' and a moment: any take, if the task was put at that moment.
 local function find_held(id, expected)
   local score = call('ZSCORE', M .. ':taken', id)
   local take = score and score - ARGV[1] * TAKES

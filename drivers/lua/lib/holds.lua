@@ -3,8 +3,8 @@
 -- A session is a client in one tube. Its token is sNUMBER.BORN.UUID: its number, the moment when the tube was
 -- created, and a part of its uuid. The score of each task in ':taken' contains the number of the session that holds
 -- it. The sorted set ':leases' has the token and the end of the lease, which the client extends while it lives. When
--- a lease expires, process_due.lua releases the tasks of the session and forgets it; `leave` does so when the client closes
--- the tube.
+-- a lease expires, process_due.lua releases the tasks of the session and forgets it; `leave` does so when the client
+-- closes the tube.
 --
 -- The meta hash has the token as a field, which says that the session lives. Its value is the uuid, followed for each
 -- caller by ' CALLER:SLOT' with the highest slot in which that caller stores replies.

@@ -1,6 +1,7 @@
 -- Done tasks that are kept. The hash ':done' has a record by id: why the task ended (a ack, d delete, t ttl, c cancel;
--- 1 byte), when it ended and until when it is kept (7 bytes each), its attempts (3), 1 and its result as a text or 0, and
--- the task as it was stored. The sorted set ':ended' has the ids in 6 bytes by the moment until which they are kept.
+-- 1 byte), when it ended and until when it is kept (7 bytes each), its attempts (3), 1 and its result as a text or 0,
+-- and the task as it was stored. The sorted set ':ended' has the ids in 6 bytes, by the moments until which they are
+-- kept.
 --#if KEEPS
 local function forget_done(ids)
   for n = 1, #ids do
@@ -52,7 +53,7 @@ local function done_task(id, reply)
   return task
 end
 
--- Return how many entries of ':ended' come before a moment and an id.
+-- Return the number of entries of ':ended' before a moment and an id.
 local function count_ended_before(moment, id)
   local first, last = call('ZCOUNT', M .. ':ended', '-inf', '(' .. moment), call('ZCOUNT', M .. ':ended', '-inf', moment)
   while first < last do

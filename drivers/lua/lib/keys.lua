@@ -3,7 +3,7 @@
 -- bytes, sorted by expiry: the moment at which it expires (7), the next bits of the SHA-1 (8), and the id of the task
 -- (6).
 
--- Return where the first record of a field begins that expires after a moment.
+-- Return the position of the first record of a field that expires after `moment`.
 local function known_after(records, moment)
   if records == '' or unpack_struct('>I7', records) > moment then return 1 end
   if unpack_struct('>I7', records, #records - 20) <= moment then return #records + 1 end
@@ -15,7 +15,7 @@ local function known_after(records, moment)
   return 21 * low + 1
 end
 
--- Return the field of a key, its records, the part of the SHA-1 in its record, and where its record begins or
+-- Return the field of a key, its records, the part of the SHA-1 in a record, and the position of the key's record or
 -- nil.
 local function known_key(key)
   local digest = redis.sha1hex(key)

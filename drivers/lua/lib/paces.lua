@@ -3,8 +3,8 @@
 -- interval counts from the end of a run as well, and the burst if it is not 1.
 --
 -- The record of a lane in ':lanes' then is byte 255, with which no lane number begins, and the fields of PACE. A lane
--- in cooldown or blocked is in ':rests' by the moment when that ends, its field `cooldown`, and offers no task. A lane that
--- may start, but not with its full burst, is there by the moment when the burst is full, and its field `free` is 1.
+-- in cooldown or blocked is in ':rests' by the moment when that ends, its field `cooldown`, and offers no task. A lane
+-- that may start, but not with its full burst, is there by the moment when the burst is full; its field `free` is 1.
 --#if PACES
 local PACE = {
   'key', 'taken', 'head', 'cooldown', 'noted', 'interval', 'most', 'blocked',

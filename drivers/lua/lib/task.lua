@@ -48,7 +48,7 @@ local function read(id, value)
   return task
 end
 
--- Return how often a stored task was taken, without the current take.
+-- Return the number of takes of a stored task, not counting the current one.
 local function attempts_of(value)
   return byte(value, 1) % 8 >= 4 and unpack_struct('>I3', value, 9) or 0
 end
@@ -94,12 +94,12 @@ local function write(task)
   call('HSET', M .. ':tasks', task.id, task.value)
 end
 
--- Return when the task of an id is due; nil: never.
+-- Return the due time of the task with an id; nil: never.
 local function due_of(id)
   return tonumber(call('ZSCORE', M .. ':due', pack('>I6', id)) or nil)
 end
 
--- Return the task of an id in any state, or nil.
+-- Return the task with an id in any state, or nil.
 local function find(id)
   local value = call('HGET', M .. ':tasks', id)
   if not value then return nil end
@@ -110,29 +110,29 @@ local function find(id)
   return task
 end
 
--- Return when the ttl of a task expires; false: it has no ttl.
+-- Return the end of the ttl of a task; false: it has no ttl.
 local function ttl_end(task)
   return task.ttl and task.created + task.ttl
 end
 
--- True if a caller means this task. The server may have lost an earlier task of the same id: the moment of the put
--- distinguishes them. `expected`: 'c' and that moment; 't' and the number of a take, by which the session of ARGV[1] must
--- hold it; '' or a number: any.
+-- True if a caller means this task. The server may have lost an earlier task with the same id: the moment of the put
+-- distinguishes them. `expected`: 'c' and that moment; 't' and the number of a take, by which the session of ARGV[1]
+-- must hold it; '' or a number: any task.
 local function is_expected(task, expected)
   local kind = sub(expected, 1, 1)
   if kind == 't' then return task.owner == ARGV[1] + 0 and task.take == sub(expected, 2) + 0 end
   return kind ~= 'c' or unpack_struct('>I7', task.value, 2) == sub(expected, 2) + 0
 end
 
--- Return the task of an id in any state if the caller means it, else nil.
+-- Return the task with an id in any state if the caller means it, else nil.
 local function find_expected(id, expected)
   local task = find(id)
   return task and is_expected(task, expected) and task or nil
 end
 
--- Return the facts of a task: id, state, attempts, the number of its take (0: it is not taken) and when it is due
--- (-1: never). One string is cheaper than a table for the server and for the caller. `encode_task` appends the stored task,
--- or only its header if `bare`: then the caller has the data.
+-- Return the facts of a task: id, state, attempts, the number of its take (0: it is not taken) and its due time
+-- (-1: never). One string is cheaper than a table for the server and for the caller. `encode_task` appends the stored
+-- task, or only its header if `bare`, for a caller that has the data.
 local function encode_facts(task)
   --#include encode_facts
   return result
@@ -148,7 +148,7 @@ local function encode_held(task)
   return encode_task(task)
 end
 
--- The same for many tasks that one call has taken: a string each of their ids, attempts and due times; '1' if there
+-- The same for many tasks that one call has taken: their ids, attempts and due times as a string each; '1' if there
 -- are more; the number of the take; and the tasks.
 local function encode_tasks(tasks, more)
   local ids, attempts, dues, values = {}, {}, {}, {}
@@ -160,7 +160,7 @@ local function encode_tasks(tasks, more)
   return { table.concat(ids, ' '), table.concat(attempts, ' '), table.concat(dues, ' '), more and '1' or '', this_take, values }
 end
 
--- Tell the session that holds a task that it loses the task, unless that session does it. A cancel is always reported,
+-- Notify the session that holds a task of its loss, unless that session is the caller. A cancel is always reported,
 -- since its caller may share a session with the handler.
 local function notify_holder(task, event)
   if event ~= 'cancel' and task.owner == ARGV[1] + 0 then return end

@@ -25,8 +25,8 @@ if soonest and now >= soonest then
 --#include process_due
 --#fast
 --#else
-  -- Shorter scripts load and run faster, so only a few contain process_due.lua. The caller runs such a script (`tick`), then
-  -- repeats this call.
+  -- Shorter scripts load and run faster, so only a few contain process_due.lua. The caller runs such a script (`tick`),
+  -- then repeats this call.
   return redis.error_reply('DUE call tick first')
 --#end
 end

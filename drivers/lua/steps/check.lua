@@ -16,7 +16,7 @@ local meta = META
 if not META.born then return redis.error_reply('TUBEGONE there is no such tube') end
 local repairs = ARGV[1] == '1'
 if repairs then call('HDEL', M, '') end
--- Record a problem: its kind and its subject. Returns true if the script should repair it.
+-- Record a problem: its kind and its subject. Return true if the script should repair it.
 local found = {}
 local function note(kind, about)
   found[#found + 1], found[#found + 2] = kind, about

@@ -6,7 +6,7 @@ if call('HGET', stream, 'epoch') ~= ARGV[7] then
   return redis.error_reply('FENCED another reader continues this stream')
 end
 call('PEXPIRE', stream, IDLE)
--- Join numbers to one string; a single number if all are equal.
+-- Join numbers into one string; a single number if all are equal.
 local function joined(numbers)
   for n = 2, #numbers do
     if numbers[n] ~= numbers[1] then return table.concat(numbers, ' ') end

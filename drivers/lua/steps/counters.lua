@@ -1,4 +1,4 @@
--- Count tasks, calls and waiters of a tube, as the first five figures of statistics.lua. `most`: as for list_waiting.lua.
+-- Count tasks, calls and waiters of a tube: the first five figures of statistics.lua. `most`: as for list_waiting.lua.
 -- in: most
 -- out: counted
 local counted = { call('HLEN', M .. ':tasks'), call('ZCARD', M .. ':taken'), call('ZCARD', M .. ':buried') }

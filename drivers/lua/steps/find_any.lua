@@ -1,5 +1,5 @@
--- Leave `task`: the task of the id in ARGV[6] in any state, whichever session holds it.
--- ARGV  7 'c' and the moment of its put, 't' and the number of a take of this session, or '' (any task of that id)
+-- Find the task with the id ARGV[6], in any state, whichever session holds it.
+-- ARGV  7 'c' and the moment of its put, 't' and the number of a take of this session, or '' (any task with that id)
 -- out: task
 if replayed then return replayed end
 local task = find_expected(ARGV[6], ARGV[7])

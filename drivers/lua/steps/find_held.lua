@@ -1,4 +1,4 @@
--- Leave `task`: the task that the caller holds. ARGV 6 and 7: as for ack.
+-- Find the task that the caller holds. ARGV 6 and 7: as for ack.
 -- out: task
 if replayed then return replayed end
 local task = find_held(ARGV[6], ARGV[7])

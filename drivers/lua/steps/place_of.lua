@@ -1,4 +1,4 @@
--- Leave `at`: the place of `task`, a string that sorts in the order of takes. It is the rank or the priority, if the
+-- Set `at` to the place of `task`, a string that sorts in the order of takes. It is the rank or the priority, if the
 -- driver orders by one, followed by the id in 6 bytes.
 -- in: task
 -- out: at

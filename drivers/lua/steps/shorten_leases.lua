@@ -1,5 +1,5 @@
--- Shorten leases that end later than the longest lease from now on: they were written before the clock was set back.
--- Otherwise a session that has died would hold its tasks until then.
+-- Shorten leases that end later than now plus the longest lease: they were written before the clock was set back.
+-- Otherwise a dead session would hold its tasks until then.
 -- in: nothing
 local longest = call('HGET', M, 'lease')
 if longest then

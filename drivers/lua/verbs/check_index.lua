@@ -4,10 +4,10 @@
 -- reply  {the next cursor ('0': the end), the problems, a list of details}. The details: of 'taken' id, score and lane
 --        of each task, and 1 if the end of its ttr is missing; of 'lanes' name, number and taken tasks of each lane; of
 --        'leases' the numbers of the sessions; of 'due' the ids of delayed tasks; of 'ready' as a list the last id
-local which, asked = ARGV[3], {}
+local which, details = ARGV[3], {}
 local index = M .. (which == 'meta' and '' or ':' .. which)
 local function report(...)
-  for _, word in ipairs({ ... }) do asked[#asked + 1] = word end
+  for _, word in ipairs({ ... }) do details[#details + 1] = word end
 end
 -- Index a ready task again if this entry was its only one.
 local function restore(task)
@@ -110,7 +110,7 @@ function check.known(field, records)
   if (#records % 21 ~= 0 or not string.match(field, '^%d+$')) and note('entry', 'known ' .. field) then call('HDEL', index, field) end
 end
 --#if KEEPS
--- Returns the end of the time for which a done task is kept; nil if it cannot be read.
+-- Return the end of the time for which a done task is kept; nil if it cannot be read.
 local function kept_until(id, record)
   local reads, _, _, ends, _, has, at = pcall(unpack_struct, '>c1I7I7I3I1', record)
   if not reads or not id_of(id) then return nil end
@@ -157,9 +157,9 @@ function check.leases(token)
   report(number)
 end
 function check.meta(field, value)
-  local answers = string.match(field, '^a(s.+)%.[^.]+%.[^.]+$')
-  if answers then
-    if call('HEXISTS', M, answers) == 0 and note('answer', field) then call('HDEL', M, field) end
+  local session = string.match(field, '^a(s.+)%.[^.]+%.[^.]+$')
+  if session then
+    if call('HEXISTS', M, session) == 0 and note('answer', field) then call('HDEL', M, field) end
   elseif string.match(field, '^s%d+%.') then
     local named = 'u' .. string.match(value, '^%x*')
     -- A caller of the session has a minute to renew its lease.
@@ -191,4 +191,4 @@ end
 local hashes = { lanes = true, keys = true, known = true, done = true, meta = true, waiting = true }
 local some = hashes[which] and call('HSCAN', index, ARGV[4], 'COUNT', 100) or call('ZSCAN', index, ARGV[4], 'COUNT', 100)
 for n = 1, #some[2], 2 do check[which](some[2][n], some[2][n + 1]) end
-return { some[1], found, asked }
+return { some[1], found, details }

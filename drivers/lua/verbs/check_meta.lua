@@ -39,7 +39,7 @@ end
 local function ranks(key, ...)
   return call('TYPE', key).ok == 'zset' and call('ZRANGE', key, ...) or {}
 end
--- Returns the number in the token of a session.
+-- Return the number in the token of a session.
 local function number_of(token)
   return tonumber(string.match(token, '^s(%d+)%.') or 0)
 end
@@ -68,7 +68,7 @@ if not next_id or not string.match(next_id, '^%d+$') or #next_id > 14 then
   note('field', 'next')
   if repairs and tonumber(ARGV[6]) then call('HSET', M, 'next', string.format('%.0f', ARGV[6] + 1)) end
 end
--- A number must not be used twice.
+-- The number of a session must not be used twice.
 if not is_count(call('HGET', M, 'sessions')) and #ranks(M .. ':leases', 0, 0) > 0 and note('field', 'sessions') then
   local last = ranks(M .. ':taken', 0, 0, 'REV', 'WITHSCORES')[2]
   local highest = math.floor((tonumber(last) or 0) / ARGV[7])

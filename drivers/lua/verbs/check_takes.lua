@@ -1,5 +1,5 @@
--- Check takes that look wrong, if they are unchanged since. Takes of missing sessions are released by the next call of
--- any session; a ttr without an end starts again.
+-- Check takes that look wrong, unless they have changed meanwhile. Takes of missing sessions are released by the next
+-- call of any session; a ttr without an end starts again.
 -- ARGV  3 'orphan' or 'due', 4… id and score of each
 -- reply  the problems
 for n = 4, #ARGV, 2 do

@@ -25,9 +25,9 @@ if ARGV[2] ~= '' then
   local ends = now + ARGV[1]
   --#include set_listening
 end
--- Remove expired known keys for up to a millisecond, while a quarter of the fields have some. The clock chooses the first
--- cursor: HSCAN accepts a cursor that it did not return, and may then miss fields. The first record of a field expires
--- first. Any later write of a field also removes its expired records.
+-- Remove expired known keys for up to a millisecond, while a quarter of the fields have some. The clock chooses the
+-- first cursor: HSCAN accepts a cursor that it did not return, and may then miss fields. The first record of a field
+-- expires first. Any later write of a field also removes its expired records.
 local cursor, stop = string.format('%.0f', now % 1048576), os.clock() + 0.0007
 repeat
   local some = call('HSCAN', M .. ':known', cursor, 'COUNT', 100)

@@ -1,5 +1,5 @@
 -- Make one buried or delayed task ready; a task in another state is not changed.
--- ARGV  6, 7, 8 as in find_any.lua and return_task.lua, 9, 10 its new attempts and time to live, as `reset_kicked` takes them
+-- ARGV  6, 7, 8 as in find_any.lua and return_task.lua, 9, 10 its new attempts and time to live, as for `reset_kicked`
 -- reply  as for ack
 --#include begin
 --#include find_any

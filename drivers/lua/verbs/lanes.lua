@@ -1,9 +1,9 @@
 -- List some of the lanes, or one lane.
 -- ARGV  6 the cursor; 0: the beginning, 7 the lane (optional)
 -- reply  {the next cursor (0: the end), and for each lane: its name, its ready tasks, its taken tasks, the end of its
---        cooldown or block (0: none), its interval in microseconds, its max_in_flight, its capacity, the end of its block
---        (0: none), its burst, the reason of the block ('': none) and the moment
---        of the put of its next task (-1: none)}
+--        cooldown or block (0: none), its interval in microseconds, its max_in_flight, its capacity, the end of its
+--        block (0: none), its burst, the reason of the block ('': none) and the moment of the put of its next task
+--        (-1: none)}
 --#include begin
 --#include flush
 local page = ARGV[7] and { '0', { ARGV[7], '' } } or call('HSCAN', M .. ':lanes', ARGV[6], 'COUNT', 200)

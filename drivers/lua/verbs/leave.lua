@@ -1,5 +1,6 @@
 -- End the session, and release its tasks.
--- ARGV  6 '': now, else: microseconds until it ends, without a caller, 7 the process, if none of its callers waits
+-- ARGV  6 the microseconds until the session ends if no call renews it ('': end it now), 7 the process, if it has no
+--       waiting callers
 -- reply  nothing; AGAIN while the session has tasks
 --#include begin
 call('HDEL', M .. ':waiting', ARGV[7])

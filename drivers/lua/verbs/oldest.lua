@@ -26,7 +26,7 @@ if call('HLEN', M .. ':tasks') <= 2000 then
   end
   return false
 end
--- No task has or will have an id below `known`.
+-- Every task, present or future, has an id of at least `known`.
 local known = tonumber(call('HGET', M, 'oldest') or 0)
 local first = ARGV[6] == '' and known or tonumber(ARGV[6])
 local last = math.min(first + 5000, tonumber(META.next)) - 1
@@ -43,7 +43,7 @@ for id = first, last do
     break
   end
 end
--- A client that may only read continues without storing this.
+-- A read-only client continues without storing this.
 local may = redis.acl_check_cmd
 if first == known and gone > known and (not may or may('HSET', M, '', '')) then redis.pcall('HSET', M, 'oldest', gone) end
 if age and age ~= true then return age end

@@ -7,7 +7,8 @@
 --       again, 9 the version of the layout of its keys
 -- reply  {driver, options, the number of the session, the field that marks it as alive, the time, '1' if the user may
 --        not publish events, the version of the options ('': the tube was never altered), '1' if its lanes are or were
---        throttled, the commands of scripts that the user may not run}; only driver and options if the tube exists and should not, or differs
+--        throttled, the commands of scripts that the user may not run}; only driver and options if the tube exists and
+--        should not, or differs
 local call = redis.call
 local M = KEYS[1]
 local lacks = {}

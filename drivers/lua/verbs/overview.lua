@@ -4,7 +4,7 @@
 -- ARGV  1 the time in microseconds ('': the server's), 2… the meta hashes of all tubes, a bounded number
 -- reply  {the time, and for each tube nil if it does not exist, or {driver, options, the figures as for statistics, the
 --        number of live sessions, of lanes, of lanes in cooldown or blocked or without their full burst, the first
---        due time}, or {the error that prevents it}}
+--        due time}, or {the error of this tube}}
 local call = redis.call
 local now = tonumber(ARGV[1])
 if not now then

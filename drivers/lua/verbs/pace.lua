@@ -9,12 +9,12 @@
 if replayed then return end
 local span, interval, most = tonumber(ARGV[7]), tonumber(ARGV[8] or ''), tonumber(ARGV[9] or '')
 local from, burst = tonumber(ARGV[10] or ''), tonumber(ARGV[14] or '')
-local asked = (span or 0) > 0 or (interval or -1) >= 0 or (most or 0) > 0 or (from or -1) >= 0 or (burst or 0) > 0
+local is_limited = (span or 0) > 0 or (interval or -1) >= 0 or (most or 0) > 0 or (from or -1) >= 0 or (burst or 0) > 0
 --#if LANE_ROOM
 local capacity = tonumber(ARGV[12] or '')
-asked = asked or (capacity or -1) >= 0
+is_limited = is_limited or (capacity or -1) >= 0
 --#end
-if asked or META.pacing then
+if is_limited or META.pacing then
   call('HDEL', M, '')
   if not META.pacing then
     META.pacing = '0 0 1 0 0'
@@ -22,7 +22,7 @@ if asked or META.pacing then
   end
   lane = ARGV[6]
   read_pace(0)
-  if asked then pace.noted = 1 end
+  if is_limited then pace.noted = 1 end
   local ends = span and (span > 0 and now + span or 0)
   if ends and (ARGV[11] ~= '1' or ends >= pace.blocked) then pace.blocked, pace.reason = ends, ARGV[13] or '' end
   if interval then pace.interval = interval end

@@ -1,5 +1,6 @@
 -- Look at several tasks.
--- ARGV  6 the required state ('': any), 7 a filter, 8 a key, 9… their ids, a bounded number; with a key the id of its task
+-- ARGV  6 the required state ('': any), 7 a filter, 8 a key ('': none), 9… their ids, a bounded number. With a key, the
+--       script looks only at the task that has it
 -- reply  {the number of ids that were read}, and each task that exists and passes the filter, as `filter_of` says
 --#include begin
 --#include flush

@@ -2,12 +2,12 @@
 -- ARGV  6 to 11 as for put_many, 12… words as there, and before the data its key ('': none), and 'keep', 'replace',
 --       'update' or 'raise'; for a task that is buried at once the reason instead of the key, and 'bury'
 -- reply  a list: the moment of the put in 7 bytes and the id of the first new task; then for each task '' if it is new,
---        the living task of its key as `encode_task` encodes it, or '?' and its id if the reply is too large, or the id of
---        the remembered task; nil if the tube is full; the error DUPLICATE names the existing task and the item,
+--        the living task with its key as `encode_task` encodes it, or '?' and its id if the reply is too large, or the
+--        id of the remembered task; nil if the tube is full; the error DUPLICATE names the existing task and the item,
 --        counted from 0
 --#include begin
 local encoded_bytes = 0
--- Returns an existing task for the reply.
+-- Return an existing task for the reply.
 local function encode_or_id(id)
   if encoded_bytes >= BYTES then return '?' .. id end
   local task = find(id)

@@ -1,6 +1,6 @@
 -- List the ids of tasks by a scan: each task that exists during the whole scan, some of them twice.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 the cursor ('0': the beginning), 2 about how many, 3 the key: tasks, taken, due, buried or ended
+-- ARGV  1 the cursor ('0': the beginning), 2 about how many ids, 3 the key: tasks, taken, due, buried or ended
 -- reply  {the next cursor, ids in one string}; of 'buried' the id in the last 6 bytes of each place
 local key, part = KEYS[1] .. ':' .. ARGV[3], ARGV[3]
 local found

@@ -1,6 +1,6 @@
 -- Count the tasks of a tube, its calls, and its waiters.
--- reply  {tasks, taken tasks, buried tasks, a list of counters of the meta hash, the waiters (see list_waiting.lua), the end
---        of a pause, the number of kept done tasks, if the tube keeps them}
+-- reply  {tasks, taken tasks, buried tasks, a list of counters of the meta hash, the waiters (see list_waiting.lua),
+--        the end of a pause, the number of kept done tasks, if the tube keeps them}
 --#include begin
 --#include flush
 local most = 1000

@@ -1,7 +1,8 @@
 -- Take tasks for a stream, and record them. Their ttr does not run: the lease of the session replaces it.
--- ARGV  6 the stream, 7 its epoch, 8 the batch, 9 the number of the chunk in it, 10 the maximum number of tasks; 0:
---       only tasks that were taken before, 11 a size limit in bytes, or ''
--- reply  the record of the chunk, see check_stream.lua; nil if no task was taken. A second call for a chunk returns the same
+-- ARGV  6 the stream, 7 its epoch, 8 the batch, 9 the number of the chunk in it, 10 the maximum number of tasks (0:
+--       only return a chunk that was recorded before), 11 a size limit in bytes, or ''
+-- reply  the record of the chunk, see check_stream.lua; nil if no task was taken. Another call for the same chunk
+--        returns the same record
 --#include begin
 --#include check_stream
 local field = ARGV[8] .. '.' .. ARGV[9]
@@ -15,7 +16,7 @@ if limit == 0 then
 --#include flush
   return false
 end
--- Ready tasks may belong to a batch that is not done and whose lease has expired. Leave them to that batch.
+-- Ready tasks may belong to an unfinished batch whose lease has expired. Leave them to that batch.
 local known = call('HMGET', stream, 'first', 'last')
 for number = math.max(known[1], known[2] - 1), known[2] do
   local owner = call('HGET', stream, string.format('%.0f.by', number))

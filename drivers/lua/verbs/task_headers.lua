@@ -7,13 +7,13 @@
 --        exist
 local call, byte, sub, M = redis.call, string.byte, string.sub, KEYS[1]
 if call('EXISTS', M) == 0 then return nil end
--- Returns the position after the text that begins at `at`.
+-- Return the position after the text that begins at `at`.
 local function after(value, at)
   local length = byte(value, at)
   if length < 255 then return at + 1 + length end
   return at + 5 + struct.unpack('>I4', value, at + 1)
 end
--- Returns the position after the fields that the flags announce; `sizes`: their sizes in bytes, as in lib/task.lua.
+-- Return the position after the fields that the flags announce; `sizes`: their sizes in bytes, as in lib/task.lua.
 local function skip(flags, value, at, sizes)
   for bit, size in ipairs(sizes) do
     if flags % 2 ^ bit >= 2 ^ (bit - 1) then at = size < 0 and after(value, at) or at + size end
@@ -27,7 +27,7 @@ end
 local part, are_whole, since, to = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
--- Returns the position of the task in its record (see lib/kept.lua); nil: outside of the requested time, or expired.
+-- Return the position of the task in its record (see lib/kept.lua); nil: outside of the requested time, or expired.
 local function kept_at(value)
   local _, ended, ends, _, has = struct.unpack('>c1I7I7I3I1', value)
   if ends <= now or ended <= since or ended > to then return nil end

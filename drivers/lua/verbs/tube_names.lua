@@ -1,7 +1,8 @@
--- List the names of the tubes of a prefix.
+-- Add, remove or list names of the tubes of a prefix.
 -- KEYS[1]  the set of names
 -- ARGV  1 'add' or 'remove', 2 a name; or 1 'some', 2 the cursor ('0': the beginning)
--- reply  {the next cursor ('0': the end), names}: each tube that exists during the whole scan, some of them twice
+-- reply  of 'some' {the next cursor ('0': the end), names}: each tube that exists during the whole scan, some of them
+--        twice
 if ARGV[1] == 'add' then
 --#slow
   redis.call('SREM', KEYS[1], '')
