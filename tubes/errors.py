@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from inspect import getdoc
 from typing import Any, Final, TypeAlias
 
-# The most characters of a value in a message.
+# The maximum number of characters of a value in a message.
 _LONGEST: Final = 500
-# The most characters that an error, a log or a reason quotes from the data of a task, which may be private.
+# The maximum number of characters that an error, a log or a reason quotes from a task's data, which may be private.
 _EXCERPT: Final = 80
-# The most names that are compared with an unknown one.
+# The maximum number of names that are compared with an unknown name.
 _MOST_COMPARED: Final = 10_000
 # Words of our pages and of other libraries, and the names that they stand for.
 _SYNONYMS: Final = {

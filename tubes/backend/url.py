@@ -26,7 +26,7 @@ _SCHEME: Final = re.compile(rf"({'|'.join(map(re.escape, _REDIS))}|memory):(//)?
 _HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])?(?::([0-9]{0,5}))?")
 # The beginning of a URL, which errors show if it is a misspelled scheme.
 _WORD: Final = re.compile(r"([A-Za-z+]*)(://)?")
-# Schemes of other systems, which errors may show. Any other word may be a password that got into the wrong variable.
+# Schemes of other systems, which may appear in errors. Other words may be passwords that got into the wrong variable.
 _OTHER_SCHEME: Final = re.compile(
     r"(valkeys?|https?|tcp|amqps?|sqs|kafka|nats|mongodb|mysql|postgres(ql)?|ftp)://", re.I
 )
@@ -34,7 +34,7 @@ _HOST_ONLY: Final = re.compile(r"(localhost|[0-9]{1,3}(\.[0-9]{1,3}){3})(:[0-9]{
 _SETTING: Final = re.compile(r"[a-z_]+", re.IGNORECASE | re.ASCII)
 #: Arguments of `connect` that may also be settings of a URL.
 ARGUMENTS: Final = ("codec", "connect_timeout", "session_ttl")
-#: Settings whose values errors may show, if they match `_SAFE_VALUE`.
+#: Settings whose values may appear in errors, if they match `_SAFE_VALUE`.
 _SAFE_SETTINGS: Final = ("prefix", "namespace", "db", "sync", "mode", *ARGUMENTS)
 _SAFE_VALUE: Final = re.compile(r"[\w.:-]*")
 _HIDDEN: Final = "***"
@@ -90,7 +90,7 @@ def remove_settings(url: str, place: Place, settings: Collection[str]) -> str:
 
 
 def add_namespace(url: str, namespace: str) -> str:
-    """Add a namespace to a URL; '': tubes without a namespace."""
+    """Add a namespace to a URL; '': return the URL unchanged."""
     if not namespace:
         return url
     return f"{url}{'&' if '?' in url else '?'}{urlencode({'namespace': namespace})}"
@@ -104,7 +104,7 @@ def read(url: str) -> Place:
     """
     found = _SCHEME.match(url)
     redacted = f"{found[0].lower()}{_HIDDEN}" if found and found[2] else _HIDDEN
-    # urlsplit removes such characters silently, so that two different URLs would become equal.
+    # urlsplit silently removes newlines, tabs and outer spaces, so that two different URLs would become equal.
     if not url.isprintable() or " " in url:
         raise InvalidOption(option="url", value=redacted, rule="must be printable, without spaces")
     if url[:5].lower() == _FILE:
@@ -175,7 +175,7 @@ def _append_settings(place: str, settings: dict[str, list[str]]) -> str:
 
 
 def _redact_unknown(url: str) -> str:
-    """Return the part of a text without a known scheme that errors may show."""
+    """Return the part that may appear in errors, for a text without a known scheme."""
     if _HOST_ONLY.fullmatch(url):
         return url
     other = _OTHER_SCHEME.match(url)

@@ -17,7 +17,7 @@ from tubes.errors import needs as needs_extra
 with needs_extra("tubes.conformance", "conformance"):
     import pytest
 
-# Before they are imported: then a failing assert shows its values.
+# Register them before they are imported, so that a failing assert shows its values.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
 from tubes.conformance.bench import Bench, lacks, needs  # noqa: E402

@@ -30,7 +30,7 @@ LOSING: dict[str, tuple[str, Callable[[Worker, Task], object]]] = {
     "release_all": ("release", lambda other, task: other.tube.admin.release_all()),
     "release of a selection": ("release", lambda other, task: other.tube.select("taken").release()),
 }
-#: Calls of the holder itself, of which it is not told.
+#: Calls of the holder itself, which are not reported to it.
 OWN: dict[str, Callable[[Tube, Task], object]] = {
     "ack": lambda tube, task: tube.ack(task),
     "ack_many": lambda tube, task: tube.ack_many([task]),
@@ -43,7 +43,7 @@ OWN: dict[str, Callable[[Tube, Task], object]] = {
     "bury of a selection": lambda tube, task: tube.select("taken").bury(),
     "delete of a selection": lambda tube, task: tube.select("taken").delete(),
 }
-#: Seconds for which a cancelled task is kept that was taken.
+#: Seconds for which a task is kept that was cancelled while it was taken.
 KEPT = 60
 
 

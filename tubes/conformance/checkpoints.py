@@ -39,7 +39,7 @@ class Checkpoints(Bench):
         assert facts_of(task) == (None, None, None)
         assert facts_of(self.tube.ack(updated)) == expected
 
-    def test_values_that_are_none_stay(self) -> None:
+    def test_omitted_values_stay(self) -> None:
         task = self.put_and_take()
         task.checkpoint([1], progress=0.5, note="first")
         assert facts_of(task.checkpoint()) == ([1], 0.5, "first")

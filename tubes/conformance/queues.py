@@ -153,7 +153,7 @@ class Queues(Bench):
         return queue
 
     def test_a_namespace_has_its_own_tubes_statistics_and_events(self) -> None:
-        # Names that would collide if they were joined without a separator, or with one that names may contain.
+        # Names that would collide if they were joined without a separator, or with a character of names as separator.
         places = [(space, name) for space in ("", "a", "a:b", "tubes", "names") for name in ("contract", "b:a", "a")]
         queues = {space: self.open_namespace(space) for space, _ in places}
         self.tube.drop()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tubes.values.statistics import Statistics
 
 
-#: Tasks that one call moves to another tube.
+#: The maximum number of tasks that one call moves to another tube.
 _RELAYED: Final = 250
 
 
@@ -231,7 +231,7 @@ class CallPort(Port[F]):
     # -- one task or the tube ------------------------------------------------------------------------------------------
 
     def _show_after(self, entry: Entry, now: int) -> F:
-        """Return a task after a call. A task that was released after its ttl ends first."""
+        """Return a task after a call; expire it first if the call released it after the end of its ttl."""
         if self._engine.has_deadlines and entry.dead <= now:
             self._engine.expire(now)
         return self.show(entry)
@@ -514,7 +514,7 @@ class CallPort(Port[F]):
         return self._do(act)
 
     def change_seen(self, act: str, seen: list[Seen], arguments: tuple[object, ...]) -> list[bool]:
-        """Change the tasks of a selection that are as they were seen; return for each whether it was changed."""
+        """Change the selected tasks that are still as they were seen; return for each whether it was changed."""
         return self._do(lambda now: selecting.change(self._engine, now, act, seen, arguments, self.hold))
 
     def alter(self, changes: Options) -> None:

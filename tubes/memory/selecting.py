@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tubes.drivers.engine import Engine
     from tubes.drivers.entry import Entry, Hold
 
-#: The most tasks that one part looks at, and about how many bytes of data.
+#: The limits of one part: tasks, and bytes of data (approximate).
 _LOOKS: Final = 1000
 _BYTES: Final = 1_000_000
 #: The methods of the engine that change a task.

@@ -49,6 +49,6 @@ def _key(text: str) -> bytes:
     except (binascii.Error, ValueError):
         key = b""
     if not text.startswith(_PREFIX) or not _MIN_BYTES <= len(key) <= _MAX_BYTES:
-        rule = f"must be {_PREFIX} and Base64 of {_MIN_BYTES} to {_MAX_BYTES} bytes"
+        rule = f"must be {_PREFIX} followed by the Base64 of {_MIN_BYTES} to {_MAX_BYTES} bytes"
         raise InvalidOption(option="secret", value="...", rule=rule)
     return key

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Tasks per call; each costs more in a tube with lanes.
 _TASKS: Final = 200
 _TASKS_OF_LANES: Final = 100
-#: Names listed per kind of problem, and names kept per kind, which count once even if HSCAN returns them twice.
+#: Names listed per kind of problem, and names remembered per kind, to count each once even if HSCAN returns it twice.
 _MAX_LISTED, _MAX_NAMES = 10, 10_000
 #: How often delayed tasks are counted in a tube that keeps changing.
 _COUNT_ATTEMPTS: Final = 3
@@ -218,7 +218,7 @@ class _Examination:
                 return False
 
     def _tasks(self, ids: Iterable[int], *, disordered: bool) -> Flow[None]:
-        """Check all tasks, the newest first: until then their ids must not be reused."""
+        """Check all tasks, the newest first, so that the first call repairs the tube's next id."""
         left = sorted(ids)
         size = _TASKS_OF_LANES if "LANE" in self._knobs else _TASKS
         while left:

@@ -122,7 +122,7 @@ class LocalServer:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill the server by SIGKILL. `start` starts it again with the data that it has saved."""
+        """Kill the server with SIGKILL. `start` starts it again with the data that it has saved."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGKILL)

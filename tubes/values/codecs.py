@@ -1,7 +1,7 @@
 """Codecs: conversion of data to bytes and back.
 
 `memory://` stores objects unchanged unless a codec is given; a server always needs one.
-A pickle codec is left out on purpose: every program that can write to the queue could run code in its readers.
+There is no pickle codec: every program that can write to the queue could run code in the programs that read from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tubes.errors import CodecError, InvalidOption, needs
 
 @runtime_checkable
 class Codec(Protocol):
-    """Converts data to bytes and back. The caller of the queue gets any error of its methods as a `CodecError`.
+    """Converts data to bytes and back. Any error in a codec reaches the user of the queue as a `CodecError`.
 
     >>> class Text:
     ...     def encode(self, data):
@@ -94,7 +94,7 @@ _BY_NAME: Final[dict[str, Callable[[], Codec]]] = {"json": JsonCodec, "raw": Raw
 
 
 def find(codec: str | Codec) -> Codec:
-    """Return the codec of a name (`json`, `raw`, `msgpack`), or check and return the user's own."""
+    """Return the codec with this name (`json`, `raw`, `msgpack`), or check and return a custom codec."""
     if isinstance(codec, str):
         if codec not in _BY_NAME:
             raise InvalidOption(option="codec", value=codec, rule=f"must be one of {', '.join(_BY_NAME)}, or a Codec")
@@ -135,7 +135,7 @@ def json_text(value: object) -> str:
 
 
 def value_of_json(text: str) -> Any:
-    """Return the value of a `json_text`. Raises `CodecError`."""
+    """Return the value of a text from `json_text`. Raises `CodecError`."""
     try:
         return _from_json(text)
     except Exception as error:
@@ -143,5 +143,5 @@ def value_of_json(text: str) -> Any:
 
 
 def name_of(codec: Codec) -> str:
-    """Return the name of a codec; for the user's own, the name of its class."""
+    """Return the name of a codec; for a custom codec, the name of its class."""
     return next((name for name, kind in _BY_NAME.items() if kind is type(codec)), type(codec).__name__)

@@ -122,7 +122,7 @@ class Port(PortBase[F]):
         self.clock: Final = store.clock
 
     def known_facts_word(self, view: TaskView) -> str:
-        """Return what a script is told of a task whose data the caller knows.
+        """Return the argument that describes to a script a task whose data the caller knows.
 
         '2': its end has other effects; '3': it may be due; '1': neither. The reply need not contain the data.
         """

@@ -174,7 +174,7 @@ def _show_keyed(
                 id += 1
             else:
                 if type(entry) is bytes and entry[:1] == _ID_PREFIX:
-                    # A number stands for a task that has ended since, or one of which only the key is remembered.
+                    # A number stands for a task that has ended since, or whose key is remembered.
                     entry = found_by_id.get(int(entry[1:]), int(entry[1:]))
                 tasks.append(puts.show_existing(port, entry, new, raw))
     return tasks

@@ -1,8 +1,8 @@
 """Puts of one pass of an event loop, sent to the server as one call.
 
 A call costs a server more than a put, so this helps most if many tasks put at a time. Each caller gets the result of
-its own put: if the server rejects the call, each put is tried alone, behind the calls made meanwhile. Puts keep their
-order relative to other calls on the tube.
+its own put: if the server rejects the call, each put is sent again alone, after the calls that were made meanwhile.
+Otherwise puts keep their order relative to other calls on the tube.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Channels: TypeAlias = dict[asyncio.AbstractEventLoop, LoopChannel | ThreadedChan
 #: Limits of one call, in puts and in bytes: a script must be short.
 MOST: Final = 100
 BYTES: Final = 500_000
-#: The code of a failed script: it was not done before, or the server would have returned the stored reply. After any
-#: other error that is unknown.
+#: The error code of a failed script. Such a call has put nothing, not even in an earlier attempt: otherwise the server
+#: would have returned the stored reply. After any other error, the result is unknown.
 _FAILED: Final = "ERR"
 
 
@@ -84,7 +84,7 @@ class CoalescedPuts(ScriptCall):
             self._close()
             self._make_arguments()
             if len(self._futures) > 1 and not self._port.has_coalesced:
-                # Send the script itself once: a server that lacks it would ask for it, and do later calls first.
+                # Send the script itself once: a server that lacks it would ask for it, and run later calls first.
                 with_text = self._port.has_coalesced = True
         return super().pack(with_text=with_text, moving=moving)
 
@@ -96,7 +96,7 @@ class CoalescedPuts(ScriptCall):
         words = task_codec.put_words(self._runs, laned=self._port.shared.driver.lane is not None)
         self.args = (len(self._futures), "", len(words), "", "", "", *words)
 
-    # -- the part of a future, for the channel -------------------------------------------------------------------------
+    # -- the methods of a future, for the channel ----------------------------------------------------------------------
 
     def done(self) -> bool:
         """Return False: every put has a future of its own, and a cancelled one is skipped when the reply arrives."""
@@ -125,7 +125,7 @@ class LoopPort(TubePort[F]):
     def __init__(self, connection: PortConnection, shared: SharedTube, channels: Channels) -> None:
         super().__init__(connection, shared)
         self._channels: Final = channels
-        #: True after several of its puts were sent as one call.
+        #: True once several puts were sent as one call.
         self.has_coalesced = False
         self._coalesces: Final = not connection.store.manual
 

@@ -1,4 +1,4 @@
-"""What to do after each sending of a call until its reply arrives, and with an error reply.
+"""The next step after each sending of a call, and after an error reply.
 
 How a call is sent: a channel packs the call (`Attempt.pack`), sends it, and passes the outcome to `Attempt.next`: the
 reply, or the error of the connection. The attempt returns the next step or raises the error of the call. It does no
@@ -68,17 +68,17 @@ _UNREPEATABLE: Final = frozenset(
     {"put", "put_many", "put_keyed", "put_limited", "again", "take", "take_many", "take_for", "take_task", "next"}
     | {"ack", "ack_many", "ack_with", "act_some", "kick_task", "bury", "cancel", "update", "delete", "delete_many"}
 )
-# The error of a command that the user may not run, in a script that has run until there.
+# The error of a command that the ACL forbids, in a script that has run up to this command.
 _IN_SCRIPT: Final = re.compile(r"user_script|[Ss]cript:|in script|executing the script")
-# `tick` errors to ignore: the call that is sent again gets them too, or no longer.
+# `tick` errors to ignore: the call that is sent again gets them too if they persist.
 _IGNORED_TICK_ERRORS: Final = frozenset({"AGAIN", "SESSIONGONE", "ALTERED", "TUBEGONE"})
 # Added to the error if a server refuses the connection on which a call would be sent again.
 _REFUSED_RETRY: Final = "the call may or may not have been done before"
 
 
-#: What a channel does next.
+#: The next step of a channel.
 Step = Enum("Step", "DONE SEND SEND_TEXT TICK RECONNECT")
-#: What a port does after an error reply.
+#: The step of a port after an error reply.
 PortStep = Enum("PortStep", "RETURN END RENEW REPAIR MARK TICK RAISE RAISE_UNSURE")
 _PORT_STEPS: Final = {
     "SESSIONGONE": PortStep.RENEW,
@@ -90,7 +90,7 @@ _PORT_STEPS: Final = {
 
 
 def port_step(name: str, reply: Reply, *, resent: bool = False, leased: bool = False) -> PortStep:
-    """Return the step of a port after the reply of a script. `leased`: it was called with another's session."""
+    """Return the step of a port after the reply of a script. `leased`: it was called with the session of a lease."""
     if type(reply) is not ErrorReply:
         return PortStep.RETURN
     code = reply.code

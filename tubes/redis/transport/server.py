@@ -258,7 +258,7 @@ def _add_library(settings: _Settings) -> _Settings:
 
 @cache
 def _library_settings() -> _Settings:
-    """Return these settings. Cached, since redis-py 7.2 and later read their version from the disk on each call."""
+    """Return redis-py's name and version. Cached: redis-py 7.2 and later read them from disk on each call."""
     drivers = getattr(redis, "driver_info", None)
     return {} if drivers is None else {"driver_info": drivers.DriverInfo()}
 

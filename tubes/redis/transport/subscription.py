@@ -82,7 +82,7 @@ class Subscription(ABC):
                     stop.wait(self._outage.next_delay(self._consequence, error))
 
     def _open(self, stop: threading.Event) -> Wire:
-        """Return the connection; open it if there is none."""
+        """Return the connection; open one if there is none."""
         with self._lock:
             if self._wire is not None and not stop.is_set():
                 return self._wire

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tubes.redis.waiting.protocols import Tube
     from tubes.redis.waiting.wait_queue import WaitQueue
 
-#: The longest interval between two questions, in microseconds: a lost event delays waiters by at most this much.
+#: The longest interval between two checks, in microseconds: a lost event delays waiters by at most this much.
 _LONGEST: Final = 5 * SECOND
 #: The interval after a connection error, in microseconds.
 _RETRY_INTERVAL: Final = SECOND // 5
@@ -45,12 +45,12 @@ class Emptiness:
         self._waiters: Final[dict[Waiter, None]] = {}
         # The waiters for the end of a task, by task id.
         self._of_task: Final[dict[int, set[Waiter]]] = {}
-        # Tasks that have ended since a caller began to wait, and the value at which the server is asked again.
+        # The number of tasks that have ended, and the number at which the server is asked again.
         self._ended: int = 0
         self._target: int = 0
-        # The awaited tasks that the last check did not find: when a check missed them first, by id.
+        # The ids of the awaited tasks that the last check did not find, and the time of the first check without them.
         self._missing: dict[int, int] = {}
-        # True while a question to the server is scheduled.
+        # True while a check is scheduled.
         self._is_scheduled = False
         self._alarm: Final = Alarm(tube.store.clock, self._fire)
 
@@ -116,7 +116,7 @@ class Emptiness:
                 self.schedule_check()
 
     def _end(self, parsed: Parsed) -> None:
-        """Give a task to those who wait for its end, if it has ended."""
+        """Give a task that has ended to the waiters for its end."""
         id, state, _, is_kept, *_ = parsed
         if state in _ENDED:
             for waiter in self._waiters_for([id]):
@@ -132,7 +132,7 @@ class Emptiness:
             return [waiter for id in ids for waiter in self._of_task.get(id, ())]
 
     def schedule_check(self) -> None:
-        """Schedule a question to the server if a caller waits."""
+        """Schedule a request to the server if a caller waits."""
         with self._lock:
             if self._is_scheduled or not self._waiters:
                 return
@@ -194,10 +194,9 @@ class Emptiness:
             interval = _RETRY_INTERVAL
         except TubesError as error:
             failure = error
-            # Otherwise the port's own callers have their error, and only waiters of other ports may be left.
             if port.closed_error is None:
                 self.dismiss(self.waiters(), lambda: failure)
-            else:
+            else:  # The callers of the closed port have their error; the check is repeated for the other waiters.
                 self.schedule_check()
         if self._waiters and not self._tube.store.manual:
             self._alarm.set(self._tube.store.clock.micros() + interval)

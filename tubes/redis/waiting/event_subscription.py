@@ -30,7 +30,7 @@ class EventSubscription(Subscription):
         self._tube: Final = tube
         self._emptiness: Final = emptiness
         self._ports: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
-        # True after a message that no script published.
+        # True after the warning about a message that no script published.
         self._has_warned = False
 
     @property
@@ -39,7 +39,7 @@ class EventSubscription(Subscription):
         return bool(self._ports) or self._emptiness.waiting
 
     def open(self, port: Port) -> Flow[None]:
-        """Subscribe for a port to all later changes. Raise the error of a server that refuses."""
+        """Subscribe for a port to all later changes. Raises the server's error if it refuses."""
         try:
             soonest = yield from self.start(port)
         except BaseException:
@@ -55,7 +55,7 @@ class EventSubscription(Subscription):
         `port`: sends the request that makes scripts publish changes.
         """
         with self._lock:
-            if self._wire is None:  # Other listeners may have lost the connection.
+            if self._wire is None:  # This is the first listener, or the connection was lost.
                 self._wire = self._connect()
             self._start()
         return number_of((yield from port.run_script("listen", (self._tube.store.span(),))))

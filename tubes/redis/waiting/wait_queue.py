@@ -39,7 +39,7 @@ class WaitState(StrEnum):
     #: It has left its queue without a result.
     WITHDRAWN = "withdrawn"
 
-    # Enum hashes in Python, and every move looks up a state.
+    # The hash of an Enum is slow Python code, and every move looks up a state.
     __hash__ = str.__hash__
 
 
@@ -132,7 +132,7 @@ class TakeAhead:
 
 
 class WaitQueue:
-    """The waiters of one tube. `now`: the time after which deadlines are over; `url`: the server, for errors."""
+    """The waiters of one tube. `now`: returns the time with which deadlines are compared; `url`: for errors."""
 
     def __init__(self, now: Callable[[], int], url: str) -> None:
         self._now: Final = now
@@ -141,15 +141,15 @@ class WaitQueue:
         #: The waiters for a task, and the waiters for room.
         self.take_waiters: Final[Waiters] = OrderedDict()
         self.put_waiters: Final[Waiters] = OrderedDict()
-        #: Waiters that do not count yet, before their first look for a task.
+        #: Waiters that do not count yet: they have not looked for a task so far.
         self.arriving: Final[set[Waiter]] = set()
         #: The take that was sent ahead, until its result is known.
         self.ahead: TakeAhead | None = None
-        #: A take without a waiter, until the server knows that. It may take a task that other callers look for.
+        #: A take whose waiters have left, until the server knows. It may take a task that other callers look for.
         self.stale: TakeAhead | None = None
 
     def is_empty(self) -> bool:
-        """Return True without waiters."""
+        """Return True if there are no waiters."""
         return not self.take_waiters and not self.put_waiters
 
     def markers(self) -> list[str]:
@@ -230,7 +230,7 @@ class WaitQueue:
     def give_ahead(self, ahead: TakeAhead, task: object) -> bool:
         """Give a task that was taken ahead to the first waiter, even if its timeout has just passed.
 
-        Return False without a waiter of the same session, and if the take is stale.
+        Return False if the first waiter does not belong to the session of the take, or if the take is stale.
         """
         with self.lock:
             first = next(
@@ -290,7 +290,7 @@ class WaitQueue:
             return any(waiter.result is PENDING for waiter in self.take_waiters)
 
     def has_unserved(self) -> bool:
-        """Return True if the server has no take yet for some waiter for a task."""
+        """Return True if a waiter for a task has no take on the server yet."""
         if not self.take_waiters:
             return False
         with self.lock:
