@@ -304,7 +304,8 @@ def test_lease_outlives_the_process_that_issued_it(url: str) -> None:
 @pytest.mark.sample(1)
 def test_concurrent_hostile_requests_cause_no_server_error(served: Served, base: str) -> None:
     served.client.put(f"{base}/tubes/mail")
-    names = ["mail", "no", "a%2Fb", "%00", "%ff", "..", "%F0%9F%92%A5", "tubes.x", "x" * 300, "%7Ba%7D", "*", "a b"]
+    names = ["no", "a%2Fb", "%00", "%ff", "..", "%F0%9F%92%A5", "tubes.x", "x" * 300, "%7Ba%7D", "*", "a b"]
+    names += ["mail"] * len(names)  # Half of the requests reach a tube.
     values: list[object] = [
         *(None, True, -1, 0, 1, 2**64, 1.5, "", "x", "\0", "💥", [], [[]], {}, {"a": 1}, "1" * 70, ["1" * 70]),
         *("ready", "mail", ["mail"], {"ttr": 1}),
