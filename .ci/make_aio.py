@@ -2,14 +2,14 @@
 
 The rules, in this order:
 
-1. Names change as `NAMES` says: a `Tube` is an `AsyncTube`, and the other way round.
-2. The methods of the classes are `async`, but for properties, `__init__` and `__repr__`.
-3. Calls of them are awaited, and so is `wait`; `with` is `async with`, but for `suppress`.
-4. A backend (`_connection`, `_port` or `port`) may return at once, or with a coroutine to be awaited: it is asked in a
-   statement of its own, which becomes two. What is in `AT_ONCE` is always there at once.
-5. Docstrings say the same with these names, and `TEXTS` where asyncio differs. Their examples are left out.
+1. Replace names by `NAMES`: `Tube` becomes `AsyncTube`, and vice versa.
+2. Make all methods of classes `async`, except those in `PLAIN` and properties.
+3. Await their calls and `wait`; `with` becomes `async with`, except with `suppress`.
+4. A method of a backend (`_connection`, `_port` or `port`) returns a value or a coroutine. Each call must be a separate
+   statement, which becomes two: the call, and an `await` if it returned a coroutine. Those in `AT_ONCE` never do.
+5. Rename in docstrings too, replace `TEXTS` where asyncio differs, and omit examples.
 
-`--check` writes nothing; its exit status says whether the files are what it would write.
+`--check` writes nothing, and fails if the files differ from the generated ones.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ _Span = tuple[int, int, str]
 
 
 class Text:
-    """A source text, and where things are in it."""
+    """A source text, and the positions of its nodes and names."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -135,25 +135,25 @@ class Text:
             self._starts.append(self._starts[-1] + len(line))
 
     def start(self, node: ast.AST) -> int:
-        """Where a node begins."""
+        """Return the position at which a node begins."""
         return self._offset(node.lineno, node.col_offset)  # type: ignore[attr-defined]
 
     def end(self, node: ast.AST) -> int:
-        """Where a node ends."""
+        """Return the position at which a node ends."""
         return self._offset(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
     def of(self, node: ast.AST) -> str:
-        """The text of a node."""
+        """Return the text of a node."""
         return self.text[self.start(node) : self.end(node)]
 
     def names(self) -> Iterator[tuple[int, str]]:
-        """All names and keywords, and where they begin."""
+        """Yield the position of each name and keyword, and the name."""
         for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
             if token.type == tokenize.NAME:
                 yield self._starts[token.start[0] - 1] + token.start[1], token.string
 
     def replaced(self, spans: Iterable[_Span]) -> str:
-        """The text with other pieces from here to there."""
+        """Return the text with these spans replaced."""
         text = self.text
         for start, end, new in sorted(spans, reverse=True):
             text = text[:start] + new + text[end:]
@@ -193,7 +193,7 @@ def wait(text: str, names: set[str]) -> str:
             if isinstance(node, ast.With) and not ast.unparse(node.items[0]).startswith("suppress("):
                 spans.append((source.start(node), source.start(node), "async "))
             if isinstance(node, ast.Attribute) and _is_call(node.value, names):
-                raise SystemExit(f"{SOURCE}: what is awaited must have a name: {ast.unparse(node)}")
+                raise SystemExit(f"{SOURCE}: first give the awaited value a name: {ast.unparse(node)}")
             if _is_call(node, names):
                 spans.append((source.start(node), source.start(node), "await "))
     return source.replaced(spans)
@@ -212,26 +212,26 @@ def _is_property(method: ast.FunctionDef) -> bool:
 
 def _is_call(node: ast.AST, names: set[str]) -> bool:
     is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
-    return is_method and not _asks(node)
+    return is_method and not _calls_backend(node)
 
 
-def _asks(node: ast.AST | None) -> bool:
-    """Whether a backend is asked here."""
+def _calls_backend(node: ast.AST | None) -> bool:
+    """True if this node calls a method of a backend that may return a coroutine."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr in AT_ONCE:
         return False
     return ast.unparse(node.func.value).rpartition(".")[2] in BACKEND
 
 
-def ask(text: str) -> str:
-    """Rule 4."""
+def await_backend(text: str) -> str:
+    """Apply rule 4."""
     source = Text(text)
     spans: list[_Span] = []
-    asked = 0
+    nested = 0
     for node in ast.walk(source.tree):
-        asked += _asks(node)
+        nested += _calls_backend(node)
         value = node.value if isinstance(node, (ast.Return, ast.Assign, ast.AnnAssign, ast.Expr)) else None
-        if value is not None and _asks(value):
-            asked -= 1
+        if value is not None and _calls_backend(value):
+            nested -= 1
             start, end = source.start(node), source.end(node)
             indent = " " * (start - text.rfind("\n", 0, start) - 1)
             before = text[start : source.start(value)]
@@ -239,8 +239,8 @@ def ask(text: str) -> str:
             if isinstance(node, ast.Expr):
                 last = f"if type(reply) is CoroutineType:\n{indent}    await reply"
             spans.append((start, end, f"reply = {source.of(value)}\n{indent}{last}"))
-    if asked:
-        raise SystemExit(f"{SOURCE}: a backend must be asked in a statement of its own")
+    if nested:
+        raise SystemExit(f"{SOURCE}: a call of a backend must be a separate statement")
     return source.replaced(spans)
 
 
@@ -256,7 +256,7 @@ def explain(text: str, name: str) -> str:
 
 
 def arrange_imports(text: str) -> str:
-    """Import what the rules use, and sort the imports by their new names."""
+    """Import the names that the rules add, and sort the imports by their new names."""
     if "await asyncio." in text:
         text = text.replace("annotations\n\n", "annotations\n\nimport asyncio\n", 1)
     for module, name in (("collections.abc", "Generator"), ("types", "CoroutineType")):
@@ -271,7 +271,7 @@ def arrange_imports(text: str) -> str:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[str, ast.Constant]]:
-    """The docstrings of functions, classes and methods, each with the name of its twin in `tubes/sync`."""
+    """Yield the docstrings of functions, classes and methods, each with the name of its twin in `tubes/sync`."""
     for top in tree.body:
         members = top.body if isinstance(top, ast.ClassDef) else []
         kind = NAMES[top.name] if isinstance(top, ast.ClassDef) else "tubes"
@@ -285,7 +285,7 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[str, ast.Constant]]:
 
 
 def _translated(name: str, node: ast.Constant) -> str:
-    """A docstring without its example."""
+    """Return the renamed docstring without its example."""
     text, has_example, _ = inspect.cleandoc(str(node.value)).partition("\n\n>>> ")
     width = WIDTH - node.col_offset
     whole = "\n\n".join(_filled(paragraph, width) for paragraph in f'"""{text}'.split("\n\n"))
@@ -297,7 +297,7 @@ def _translated(name: str, node: ast.Constant) -> str:
 
 
 def _filled(paragraph: str, width: int) -> str:
-    """A paragraph with other words. Lines that were not full start again."""
+    """Return a renamed paragraph, wrapped again; a line break after a short line is kept."""
     parts: list[list[str]] = []
     room = -1
     for line in paragraph.split("\n"):
@@ -313,40 +313,42 @@ def _wrapped(text: str, width: int) -> str:
     text = re.sub(r"\b([Aa]) `Async", r"\1n `Async", text)
     for old, new in TEXTS.items():
         text = text.replace(old, new)
-    # A line ends in no piece of code.
+    # Keep code on one line.
     text = re.sub(r"`[^`]+`", lambda code: code[0].replace(" ", "\0"), text)
     return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
 
 def generate() -> dict[Path, str]:
-    """Return the text of each file of `tubes/aio`, before its layout."""
+    """Return the unformatted text of each file of `tubes/aio`."""
     sources = {path.name: path.read_text() for path in sorted(SOURCE.glob("*.py"))}
     whole = "".join(sources.values())
-    gone = [code for code in CODE if code not in whole] + [
+    missing = [code for code in CODE if code not in whole] + [
         text for text in TEXTS if text not in " ".join(whole.split())
     ]
-    if gone:
-        raise SystemExit(f"{SOURCE}: it does not contain {gone} any more")
+    if missing:
+        raise SystemExit(f"{SOURCE}: does not contain {missing}, which the rules replace")
     renamed = {name: rename(text) for name, text in sources.items()}
     names = awaited_names(*renamed.values())
-    return {TARGET / name: arrange_imports(explain(ask(wait(text, names)), name)) for name, text in renamed.items()}
+    return {
+        TARGET / name: arrange_imports(explain(await_backend(wait(text, names)), name)) for name, text in renamed.items()
+    }
 
 
 def format_code(text: str, path: Path) -> str:
-    """Return the text in the layout of ruff."""
+    """Return the text, formatted by ruff."""
     ruff = Path(sys.executable).with_name("ruff")
     command = [str(ruff), "format", "--stdin-filename", str(path), "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 
 def main() -> None:
-    """Write the files, or with `--check` compare them."""
+    """Write the files, or compare them with `--check`."""
     made = {path: format_code(text, path) for path, text in generate().items()}
     if "--check" not in sys.argv[1:]:
         for path, text in made.items():
             path.write_text(text)
     elif made != {path: path.read_text() for path in TARGET.glob("*.py")}:
-        raise SystemExit(f"{TARGET.relative_to(ROOT)} is not what tubes/sync makes it: make aio")
+        raise SystemExit(f"{TARGET.relative_to(ROOT)} differs from the files generated from tubes/sync: run make aio")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """All tests on every Python of this machine, and batches on old versions of Spark: `make matrix`.
 
-Each has an environment of its own.
+Each run has its own environment.
 """
 
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent.parent
-#: With a `t`: free-threaded.
+#: Versions of Python; a `t` means free-threaded.
 PYTHONS = ("3.11", "3.12", "3.13", "3.13t", "3.14", "3.14t")
-#: Of Spark, besides the newest.
+#: Versions of Spark besides the newest.
 OLD_SPARKS = ("4.0", "4.1")
-#: Tools of a developer, which no test needs.
+#: Extras that no test needs.
 TOOLS = {"check", "docs"}
 
-# Shims of pyenv lead to some versions only; nox asks what it finds what it is.
+# The shims of pyenv find only the selected versions, so add the folders of all versions. Nox asks each for its version.
 os.environ["PATH"] = os.pathsep.join([*map(str, Path.home().glob(".pyenv/versions/*/bin")), os.environ["PATH"]])
 
 nox.needs_version = ">=2026.10"
@@ -29,7 +29,7 @@ nox.options.error_on_missing_interpreters = False
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """Run the tests; what stands behind `--` goes to pytest."""
+    """Run the tests; arguments after `--` are passed to pytest."""
     session.chdir(ROOT)
     extras = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"].keys() - TOOLS
     session.install("--editable", f".[{','.join(sorted(extras))}]")
@@ -40,10 +40,10 @@ def tests(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[1])
 @nox.parametrize("pyspark", OLD_SPARKS)
 def spark(session: nox.Session, pyspark: str) -> None:
-    """Run what works on old versions of Spark; `tests` runs all on the newest."""
+    """Run the tests for old versions of Spark; `tests` runs all tests on the newest."""
     if session.posargs:
-        session.skip("only the tests behind -- are wanted")
+        session.skip("only the tests after -- are requested")
     session.chdir(ROOT)
     session.install("--editable", ".[conformance,hiredis,java,test-server]", "pyarrow>=18", f"pyspark=={pyspark}.*")
-    # Old versions leave sockets to the garbage collector.
+    # Old versions do not close their sockets.
     session.run("python", "-m", "pytest", "-W", "ignore::ResourceWarning", "tests/spark/test_session_versions.py")
