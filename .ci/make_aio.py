@@ -222,7 +222,7 @@ def _calls_backend(node: ast.AST | None) -> bool:
     return ast.unparse(node.func.value).rpartition(".")[2] in BACKEND
 
 
-def await_backend(text: str) -> str:
+def await_calls(text: str) -> str:
     """Apply rule 4."""
     source = Text(text)
     spans: list[_Span] = []
@@ -330,7 +330,7 @@ def generate() -> dict[Path, str]:
     renamed = {name: rename(text) for name, text in sources.items()}
     names = awaited_names(*renamed.values())
     return {
-        TARGET / name: arrange_imports(explain(await_backend(wait(text, names)), name)) for name, text in renamed.items()
+        TARGET / name: arrange_imports(explain(await_calls(wait(text, names)), name)) for name, text in renamed.items()
     }
 
 

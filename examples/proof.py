@@ -101,7 +101,7 @@ def left_alone(records: Iterable[Record]) -> Check:
 
 
 def fetched(records: Iterable[Record]) -> tuple[int, int]:
-    """Return the number of URLs that were pages, and of those that redirected to one."""
+    """Return the number of URLs of pages, and the number of URLs that redirect to a page."""
     found = [{fetch.status for fetch in fetches} for fetches in by_url(records).values()]
     return sum(200 in statuses for statuses in found), sum(301 in statuses for statuses in found)
 

@@ -28,7 +28,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.fixture(autouse=True)
 def _restore_logging() -> Iterator[None]:
-    """Undo what a test, or a program on a page, changes in the logging module."""
+    """Undo the changes that a test, or a program on a page, makes in the logging module."""
     root, handlers = logging.getLogger(), logging.getLogger().handlers[:]
     for handler in handlers:  # An interrupted call of an earlier test may have left a lock locked.
         handler.createLock()

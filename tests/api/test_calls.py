@@ -227,7 +227,7 @@ def test_a_call_waits_for_room(queue: tubes.Queue) -> None:
     thread.join(20)
 
 
-def test_a_context_that_is_handed_on_makes_no_second_call(queue: tubes.Queue) -> None:
+def test_context_that_is_passed_on_makes_no_second_call(queue: tubes.Queue) -> None:
     questions, parts = queue.create_tube("asked"), queue.create_tube("parts")
     worker = Worker(queue, concurrency=2)
     done = threading.Event()

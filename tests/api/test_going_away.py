@@ -343,7 +343,7 @@ class Data:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("driver", ["fifo", "fifottl", "utube", "utubettl"])
 @pytest.mark.parametrize("options", [{}, {"ttl": 1000, "ttr": 100}], ids=["plain", "timed"])
-def test_a_task_that_is_gone_does_not_keep_its_data(queue: tubes.Queue, driver: str, options: dict[str, Any]) -> None:
+def test_finished_task_does_not_keep_its_data(queue: tubes.Queue, driver: str, options: dict[str, Any]) -> None:
     if options and "ttl" not in driver:
         pytest.skip(f"driver {driver!r} has no ttl")
     tube = queue.create_tube("t", driver, **options)
@@ -358,7 +358,7 @@ def test_a_task_that_is_gone_does_not_keep_its_data(queue: tubes.Queue, driver: 
     assert not [one for one in seen if one() is not None]
 
 
-def test_deadlines_of_tasks_that_are_gone_are_forgotten(queue: tubes.Queue) -> None:
+def test_deadlines_of_finished_tasks_are_forgotten(queue: tubes.Queue) -> None:
     tube = queue.create_tube("t", "fifottl")
     for number in range(5000):
         tube.put(None, ttl=10 + number * 100)

@@ -265,7 +265,7 @@ def test_crawl_spider_follows_its_rules(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_bad_requests_and_callbacks_affect_no_others(tmp_path: Path) -> None:
+def test_bad_requests_and_callbacks_do_not_affect_others(tmp_path: Path) -> None:
     with serve(Hosts(2, 3)) as hosts:
         starts = [f"{hosts.urls[0]}/p/0", "http://127.0.0.1:1/"]
         with spider("failing", f"file:{tmp_path}", starts, RETRY_TIMES=1, TUBES_INTERVAL=0) as run:

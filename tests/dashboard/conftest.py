@@ -27,14 +27,14 @@ from tests.support.served import Served
 from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 
-#: Where `.ci/browser.py` has installed a browser.
+#: The folder in which `.ci/browser.py` installs a browser.
 BROWSER: Final = ROOT / ".venv" / "browser"
-#: What Chromium must not do while it is tested: use a sandbox, which root may not, or talk to its maker.
+#: Disable the sandbox, which root may not use, and requests to Google.
 _OPTIONS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update"),
     *("--disable-background-networking", "--disable-sync", "--js-flags=--expose-gc"),
 )
-#: Report in the console what the policy of the page has refused.
+#: Report requests that the policy of the page refuses in the console.
 _WATCH: Final = """addEventListener("securitypolicyviolation", (event) =>
     console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`))"""
 
@@ -42,7 +42,7 @@ expect.set_options(timeout=15_000)
 
 
 def launch(playwright: Playwright) -> Browser | None:
-    """Start the browser of `.ci/browser.py`, or else that of this machine, if it has one."""
+    """Start the browser of `.ci/browser.py`, or else an installed Chromium; return None without either."""
     own = BROWSER / "chromium"
     path = str(own) if own.exists() else shutil.which("chromium")
     if path is None:
@@ -120,7 +120,7 @@ class Dashboard:
 
 @pytest.fixture
 def make_dashboard(chromium: Browser) -> Iterator[Callable[..., Dashboard]]:
-    """A function that opens a dashboard; at the end no page has failed, or has asked another host."""
+    """A function that opens a dashboard. At the end check that no page failed or sent a request to another host."""
     contexts: list[BrowserContext] = []
     dashboards: list[Dashboard] = []
     faults: list[str] = []

@@ -1,4 +1,4 @@
-"""Each action of the page changes what it says."""
+"""Each action of the page has its effect in the tube."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_text_that_is_not_json_is_edited_as_text(dashboard: Dashboard) -> None:
     expect(page.locator("pre")).to_contain_text("grün")
 
 
-def test_selected_tasks_are_changed_and_no_others(dashboard: Dashboard) -> None:
+def test_only_selected_tasks_are_changed(dashboard: Dashboard) -> None:
     dashboard.tube("mail", tasks=4)
     page = dashboard.open("tubes", "mail", "tasks")
     for id in (1, 2):

@@ -1,4 +1,4 @@
-"""Rights, hostile data, other pages, lost connections, and everybody's browser."""
+"""Rights, hostile data, other pages, lost connections, accessibility and limits of the page."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_refresh_makes_at_most_two_calls(dashboard: Dashboard) -> None:
         sent.clear()
         page.evaluate("import('./lib.js').then(({ ticks }) => ticks.set(ticks.get() + 1))")
         page.wait_for_timeout(500)
-        assert 1 <= len({*sent}) <= 2, (place, sent)  # Another sample may have come meanwhile.
+        assert 1 <= len({*sent}) <= 2, (place, sent)  # Another sample may have arrived.
 
 
 @pytest.mark.parametrize("samples", [1000, pytest.param(17_280, marks=pytest.mark.full)])

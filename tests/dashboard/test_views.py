@@ -1,4 +1,4 @@
-"""Each view shows what the service knows."""
+"""Each view shows the data of the service."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_list_of_tubes_has_pages(dashboard: Dashboard) -> None:
     expect(page.locator("tbody tr")).to_have_count(10)
 
 
-def test_tube_shows_counts_options_and_what_is_due(dashboard: Dashboard) -> None:
+def test_tube_shows_counts_options_and_due_tasks(dashboard: Dashboard) -> None:
     path = dashboard.tube("mail", tasks=4, ttr=77)
     dashboard.api("POST", f"{path}/tasks", {"data": 1, "delay": 30})
     page = dashboard.open("tubes", "mail")

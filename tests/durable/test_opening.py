@@ -92,7 +92,7 @@ def test_release_is_counted_after_a_kill(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_second_process_is_refused_and_told_the_pid_of_the_owner(url: str, tmp_path: Path) -> None:
+def test_second_process_is_refused_with_the_pid_of_the_owner(url: str, tmp_path: Path) -> None:
     program = f"import tubes\ntry: tubes.connect({url!r})\nexcept tubes.StoreBusy as error: print(error)"
     with tubes.connect(url):
         # The lock survives a copy of the folder by its owner.

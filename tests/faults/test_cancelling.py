@@ -149,7 +149,7 @@ class Race:
         port = getattr(self.tube, "inner", self.tube)._port
         subscribed = threading.Event()
         port.on_loss(lambda loss: subscribed.set() if loss is None else self._losses[loss.id].append(loss))
-        if port.connection.is_remote:  # What happens before that is not told: the holder looks at its tasks itself.
+        if port.connection.is_remote:  # Losses before the subscription are not reported.
             assert subscribed.wait(PATIENCE)
         #: The numbers of the takes of the holder, by id.
         self._held: dict[int, int] = {}
@@ -165,7 +165,7 @@ class Race:
             time.sleep(TTR * 0.8)
 
     def check(self, outcomes: list[Outcome]) -> None:
-        """Compare the results of all callers, the events, the losses of the holder, and what is stored."""
+        """Compare the results of all callers, the events, the losses of the holder, and the stored tasks."""
         assert len(self.leases) == TASKS
         counts = self._count(outcomes)
         expected = Counter[str]()
@@ -203,8 +203,8 @@ class Race:
             (outcome.id, outcome.method) for outcome in outcomes if outcome.id is not None and outcome.result == "ok"
         )
 
-    def _told(self, id: int) -> list[str | None]:
-        """Return the reasons of the cancels of which the holder was told."""
+    def _cancels(self, id: int) -> list[str | None]:
+        """Return the reasons of the cancels that were reported to the holder."""
         losses = self._losses[id]
         return [loss.reason for loss in losses if loss.event == "cancel" and loss.take == self._held.get(id)]
 
@@ -233,8 +233,8 @@ class Race:
         is_moved = moves and ends == ["delete"] and not ended
         was_held = ends == ["cancel"] and states[-2] == "taken" and names.count("take") == 1 and id in self._held
         reason = cancels.get(id, ALL)
-        # The holder is told once that it has lost its take, with the reason of the caller that has won.
-        assert eventually(lambda: self._told(id) == ([reason] if was_held else [])), (id, self._told(id), events)
+        # The holder is notified once of the loss of its take, with the reason of the caller that succeeded.
+        assert eventually(lambda: self._cancels(id) == ([reason] if was_held else [])), (id, self._cancels(id), events)
         try:
             task = self.tube.peek(id)
         except TaskNotFound:

@@ -71,7 +71,7 @@ def test_worker_frozen_beyond_its_lease_acks_too_late(queue: tubes.Queue, url: s
         assert worker.send("ack") == f"late {task.id} 1"
         assert worker.send("take") == "none"
         assert mine.ack().state == "done"
-        # By a new name it goes on.
+        # The worker continues in a new session.
         tube.put("another")
         assert worker.send("take") == f"took {task.id + 1} 1"
         assert worker.send("ack") == f"acked {task.id + 1} 1"

@@ -518,7 +518,7 @@ def test_leaving_a_session_registered_again_releases_no_task(
 # -- operations that depend on tubes -----------------------------------------------------------------------------------
 
 
-def test_calls_go_on_after_a_reply_tube_was_lost(face: Face, own_server: LocalServer) -> None:
+def test_calls_continue_after_a_reply_tube_was_lost(face: Face, own_server: LocalServer) -> None:
     with face.connect(own_server.url) as queue, tubes.connect(own_server.url) as workers:
         tube = queue.create_tube("squares")
         worker = Handlers(workers)

@@ -92,7 +92,7 @@ def test_killed_server_with_fsync_always_loses_no_task(ledger: Ledger, factor: i
         ledger.check(tube)
 
 
-def test_a_take_that_waits_goes_on_after_a_restart(own_server: LocalServer) -> None:
+def test_waiting_take_continues_after_a_restart(own_server: LocalServer) -> None:
     taken: list[Task | None] = []
     with LocalServer(**OUTLIVES_KILLS) as server, tubes.connect(server.url) as queue:
         tube = queue.create_tube("load")

@@ -332,7 +332,7 @@ def test_blocking_wait_restarts_when_the_servers_clock_is_set_back(faked_server:
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR], ids=["ahead", "back"])
-def test_an_event_loop_goes_on_when_a_servers_clock_is_set(faked_server: SetServer, step: int) -> None:
+def test_event_loop_continues_when_the_clock_of_a_server_is_set(faked_server: SetServer, step: int) -> None:
     async def main() -> tuple[int, int]:
         async with tubes.aio.connect(faked_server.server.url) as queue:
             tube = await queue.create_tube("load", "utubettl")

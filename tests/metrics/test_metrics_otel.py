@@ -195,7 +195,7 @@ def test_async_queue_is_traced_like_sync_queue(url: str, traced: Traced) -> None
 
 
 @pytest.mark.full
-def test_a_trace_goes_on_in_another_process(url: str, traced: Traced) -> None:
+def test_trace_continues_in_another_process(url: str, traced: Traced) -> None:
     program = """
 import sys
 import tubes

@@ -157,7 +157,7 @@ def test_watched_tube_exports_histograms_and_bury_reasons(
     assert scrape("tubes_hold_seconds_bucket", tube="mail", le="60.0") == 1
 
 
-def test_one_collector_tells_namespaces_apart_by_a_label(queue: tubes.Queue, clock: ManualClock) -> None:
+def test_one_collector_distinguishes_namespaces_by_a_label(queue: tubes.Queue, clock: ManualClock) -> None:
     with queue.namespace("team") as team, queue.namespace("shop") as shop:
         mails = {"": queue.create_tube("mail"), "team": team.create_tube("mail")}
         for start in (queue, team):  # From any namespace of the store.

@@ -188,7 +188,7 @@ def test_undone_take_gives_back_the_start_of_its_lane(url: str) -> None:
         assert again.attempts == 1
 
 
-def test_session_that_only_moved_tasks_leaves_no_answer(url: str) -> None:
+def test_session_that_only_moved_tasks_leaves_no_reply(url: str) -> None:
     with tubes.connect(url) as queue:
         source, target = queue.create_tube("source"), queue.create_tube("target")
         source.put(1).bury()

@@ -113,7 +113,7 @@ def test_tube_whose_ring_goes_to_another_namespace_keeps_a_history_of_its_own(mo
 
 
 async def _sampled(wanted: list[bool]) -> list[bool]:
-    """Sample a namespace; return whether it is still sampled after each sample, as far as it is wanted again."""
+    """Request samples of a namespace at the wanted steps; return whether sampling was still running after each step."""
     now = 0.0
     queue = tubes.aio.connect("memory://", codec="json")
     await queue.create_tube("mail")
@@ -128,7 +128,7 @@ async def _sampled(wanted: list[bool]) -> list[bool]:
         now += 29.0
         await asyncio.sleep(0.01)
         sampled.append(not samplers._samplers["_"].task.done())
-    # The samples are kept, and sampling goes on at the next request, even if the clock was set back.
+    # The samples are kept, and sampling continues at the next request, even if the clock was set back.
     assert samplers.keep_sampling("_").at == samplers.keep_sampling("_").at is not None
     await asyncio.sleep(0.01)
     sampled.append(not samplers._samplers["_"].task.done())

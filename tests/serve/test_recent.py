@@ -1,4 +1,4 @@
-"""Results of reads that cost much are reused for a short time."""
+"""Results of expensive reads are reused for a short time."""
 
 from __future__ import annotations
 

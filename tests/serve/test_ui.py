@@ -397,7 +397,7 @@ def test_selection_by_id_holds_the_data_of_few_tasks(
         tracemalloc.start()
         reply = await client.post("/v1/_/tubes/mail/select", json=body)
         assert reply.text.splitlines()[-1] == '{"done":12,"finished":true}'
-        # Beside the tasks of a part, the store reads and writes some.
+        # Besides the tasks of a part, the store holds a few while it reads and writes.
         assert tracemalloc.get_traced_memory()[1] < (held + 6) * size
         tracemalloc.stop()
 

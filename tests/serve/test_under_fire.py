@@ -168,7 +168,7 @@ async def serve_in_process(app: App, limits: Limits) -> AsyncGenerator[tuple[str
 
 
 @pytest.mark.parametrize("size", [100, 2**20], ids=["in pieces", "at once"])
-def test_long_headers_are_refused_however_they_arrive(served: Served, size: int) -> None:
+def test_long_headers_are_refused_in_one_or_many_packets(served: Served, size: int) -> None:
     def ask(path: bytes, *lines: bytes) -> tuple[int, Any]:
         text = HEAD % (b"GET", path) + b"".join(b"%b\r\n" % line for line in (*lines, b"connection: close", b""))
         with socket.create_connection(("127.0.0.1", served.port), 30) as one:

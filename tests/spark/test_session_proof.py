@@ -59,7 +59,7 @@ def test_proof_detects_violations(
     spark.catalog.clearCache()
 
 
-def test_streaming_job_tells_pages_retries_and_dead_results_apart(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streaming_job_separates_pages_retries_and_dead_results(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     page_stream = import_module("page_stream")
 

@@ -26,7 +26,7 @@ def count_on(limit: int, progress: float | None = None) -> int:
 
 
 def leave_a_thread(task: ProcessTask) -> None:
-    """Handle a task, and leave a thread behind that goes on with checkpoints."""
+    """Handle a task, and leave a thread running that saves checkpoints."""
     threading.Thread(target=_save_later, args=(task,), daemon=True).start()
     time.sleep(0.01)
 

@@ -21,8 +21,8 @@ _PASSWORD = "pw"
 class Refusals:
     """Run every script before its real call: once for each of its commands, as a user without the right to it.
 
-    The server must support DEBUG. `refused`: the number of refusals of each command; `harmless`: of those without
-    effect on the result; `repaired`: of those after which the tube was repaired. `harm`: problems after a repair.
+    The server must support DEBUG. `refused`, `harmless` and `repaired` count refusals by command: all, those without
+    effect on the result, and those after which the tube was repaired. `harm`: problems that remain after a repair.
     """
 
     def __init__(self, server: LocalServer, monkeypatch: pytest.MonkeyPatch, queue: tubes.Queue, tube: str) -> None:

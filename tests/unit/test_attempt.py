@@ -102,7 +102,7 @@ def test_patience_ends(outcome: Reply | TubesError, patience: float | None, limi
     assert state.next(outcome, limit) is RECONNECT
     with pytest.raises(ConnectionLost):
         state.next(outcome, limit + 0.001)
-    # A reply counts, however late it is.
+    # A late reply still counts.
     assert state.next(1, limit + 1) is DONE
 
 

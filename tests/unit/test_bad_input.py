@@ -385,7 +385,7 @@ SAYINGS: list[tuple[Callable[[Scene], Any], str]] = [
 ]
 
 
-def test_error_names_what_the_caller_passed(face: Face, subtests: pytest.Subtests) -> None:
+def test_error_names_the_argument_of_the_caller(face: Face, subtests: pytest.Subtests) -> None:
     for call, saying in SAYINGS:
         with subtests.test(saying):
             scene = Scene(face)

@@ -90,7 +90,7 @@ def shared_names() -> set[str]:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_file_uses_no_other_names_of_others(file: str) -> None:
+def test_file_uses_only_its_own_and_shared_names(file: str) -> None:
     names = names_of(file)
     shared = set[str]() if file.removeprefix("verbs/") in PLAIN else shared_names()
     assert names.used - names.declared - names.required - names.optional - shared == set()

@@ -174,7 +174,7 @@ def test_enqueue_with_puts_with_options_into_any_tube(queue: tubes.Queue) -> Non
     assert asyncio.run(main()) == ("delayed", {"task": "send_slowly", "args": ["bob"], "kwargs": {}})
 
 
-def test_enqueue_refuses_what_a_server_would_refuse(queue: tubes.Queue, enqueue: Callable[..., tubes.Task]) -> None:
+def test_enqueue_refuses_arguments_that_are_not_json(queue: tubes.Queue, enqueue: Callable[..., tubes.Task]) -> None:
     for bad in (Path("a"), {1}, [b"a"], math.nan, "\ud800", {"a": math.inf}):
         for args, kwargs in (((bad,), {}), ((), {"to": bad})):
             with pytest.raises(tubes.CodecError):

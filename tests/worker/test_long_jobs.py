@@ -191,7 +191,7 @@ def test_task_that_is_taken_away_ends_its_handler_at_once(
     assert "may be done twice" not in str(lines())
 
 
-def test_handler_may_delete_its_task_and_go_on(queue: tubes.Queue, tube: tubes.Tube) -> None:
+def test_handler_may_delete_its_task_and_continue(queue: tubes.Queue, tube: tubes.Tube) -> None:
     worker, ends = Worker(queue), list[str]()
 
     @worker.on(tube)
@@ -205,7 +205,7 @@ def test_handler_may_delete_its_task_and_go_on(queue: tubes.Queue, tube: tubes.T
     assert ends == ["went on"]
 
 
-def test_handler_may_ack_its_task_and_go_on_longer_than_its_ttr(queue: tubes.Queue) -> None:
+def test_handler_may_ack_its_task_and_run_longer_than_its_ttr(queue: tubes.Queue) -> None:
     tube, worker, ends = queue.create_tube("jobs", "fifottl", ttr=0.3), Worker(queue), list[str]()
 
     @worker.on(tube)
