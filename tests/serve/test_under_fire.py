@@ -316,7 +316,7 @@ def test_concurrent_hostile_requests_cause_no_server_error(served: Served, base:
         random = Random(seed)
         statuses: set[int] = set()
         with httpx.Client(base_url=served.url, timeout=60) as client:
-            for _ in range(80):
+            for _ in range(120):
                 one = random.choice([one for one in OPERATIONS if one.media_type == "application/json"])
                 path = one.path.replace("{namespace}", base.removeprefix("/v1/")).replace(
                     "{id}", random.choice("0127x")
