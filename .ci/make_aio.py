@@ -80,7 +80,7 @@ CHECKPOINT = """\
         if check is not None:
             check()
 """
-PART = '        """Return the next part: tasks, or without their data only which tasks there are."""\n'
+PART = '        """Return the next part: tasks, or the `Seen` of each without `with_data`."""\n'
 CODE = {
     "calls.call(": "calls.call_async(",
     "calls.tell_caller(": "calls.tell_caller_async(",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TokenBucket:
-    """The takes that a tube with a rate allows, by the generic cell rate algorithm.
+    """The rate limit of a tube, by the generic cell rate algorithm.
 
     A token comes every `interval` microseconds; at most `burst` tokens are stored, and a take uses one. The bucket is
     one number: `scheduled`, the start of the last take if takes came evenly. While the bucket is empty, it is an item

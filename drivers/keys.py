@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tubes.drivers.entry import Entry
 
 
-# A known key is a record in a bucket: the end of its time, its digest, and the id of its task.
+# A known key is a record in a bucket: its expiry, its digest, and the id of its task.
 _RECORD: Final = Struct(">QqQ")
 _END: Final = Struct(">Q")
 _SIZE: Final = _RECORD.size
@@ -44,7 +44,7 @@ class Keys:
     def __init__(self, digest_of: Callable[[str], int]) -> None:
         self.living: Final[dict[str, Entry]] = {}
         self._digest_of: Final = digest_of
-        # The records of each bucket, ordered by their end. A bucket is replaced in one step.
+        # The records of each bucket, ordered by their expiry. A bucket is replaced in one step.
         self._known: Final[dict[int, bytes]] = {}
 
     def find(self, now: int, key: str) -> Entry | int | None:
@@ -69,7 +69,7 @@ class Keys:
         del self.living[key]
 
     def find_known(self, digest: int) -> tuple[int, int] | None:
-        """Return the id of the task and the end of the time of a known key."""
+        """Return the id of the task and the expiry of a known key."""
         bucket = self._known.get(digest % _BUCKETS)
         if bucket is None or (at := _find(bucket, digest)) < 0:
             return None

@@ -177,7 +177,7 @@ class Ready:
         return self.count_stored() - self._stale
 
     def _open(self, key: Any) -> deque[Entry] | None:
-        """Open a line for this key, unless there are too many lines. None has no line."""
+        """Open a line for this key, unless there are too many lines. There is no line for None."""
         if key is None:
             return None
         if len(self._lines) >= _LINES:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class RoundRobin:
-    """The tasks on offer, like `Ready`, with the lane of the oldest last start first.
+    """The tasks on offer, like `Ready`; the lane whose last start is the oldest comes first.
 
     A lane without a start counts from the time at which it got a ready task. O(log n); nearly O(1) at the end, where a
     lane goes after its start, and at the front, from which tasks are taken.

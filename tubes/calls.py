@@ -375,12 +375,12 @@ async def send_reply_async(queue: _Queue, task: TaskView, result: object = None,
 
 
 def tell_caller(task: TaskView) -> None:
-    """Tell the caller of a task that it was cancelled, if it is the task of a call. Does not raise."""
+    """Notify the caller of a task that it was cancelled, if it is the task of a call. Does not raise."""
     run(_tell_caller(task), lambda step: step.take())
 
 
 async def tell_caller_async(task: TaskView) -> None:
-    """Tell the caller of a task that it was cancelled, in an event loop. See `tell_caller`."""
+    """Notify the caller of a task that it was cancelled, in an event loop. See `tell_caller`."""
     await run_async(_tell_caller(task), lambda step: step.take_async())
 
 
@@ -390,7 +390,7 @@ def _tell_caller(task: TaskView) -> Flow[_Step, None]:
             why = f"cancelled: {task.reason}" if task.reason else "cancelled"
             yield from _reply(task._tube._port.connection, task, None, why)
         except TubesError as error:
-            _log.warning("the caller of %r is not told that it was cancelled: %s", task, error)
+            _log.warning("the caller of %r could not be notified that it was cancelled: %s", task, error)
 
 
 def _reply(

@@ -1,6 +1,6 @@
 """Every error that tubes raises. The first line of an error's docstring is its message, without its full stop.
 
-A call that raises one has changed nothing.
+A call that raises one has changed nothing, except that after `ConnectionLost` it may have taken effect.
 """
 
 from __future__ import annotations

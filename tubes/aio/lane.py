@@ -22,13 +22,8 @@ class AsyncLane:
         """Return the lane's tasks, limits, next start and block. O(log n).
 
         A lane that `AsyncTube.lanes` does not list has no tasks, and the limits of the tube.
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     lane = queue.create_tube("crawl", "utube", interval=2).lane("example.com")
-        ...     lane.block(30, reason="429")
-        ...     info = lane.info()
-        ...     info.ready, info.interval, info.blocked_until is not None, info.blocked_reason
-        (0, 2.0, True, '429')
+
+        `Lane.info` shows an example.
         """
         reply = self._port.lane_info(self.name)
         return await reply if type(reply) is CoroutineType else reply
@@ -38,15 +33,11 @@ class AsyncLane:
 
         The block ends by itself, and waiting calls are served at once. Another block replaces it. Taken tasks stay
         taken. A lane without tasks can be blocked, too.
-        `extend`: True never shortens a block: the latest end counts, whichever process set it. `reason`: why, a short
-        text. `info` returns it until the block ends or another block replaces it.
-        >>> import tubes
-        >>> with tubes.connect() as queue:
-        ...     tube = queue.create_tube("crawl", "utube")
-        ...     _ = tube.put("/", utube="example.com")
-        ...     tube.lane("example.com").block(30)
-        ...     tube.take(timeout=0) is None
-        True
+
+        `extend`: True never shortens a block: the latest end counts, whichever process set it. `reason`: a short text,
+        which `info` returns until the block ends or another block replaces it.
+
+        `Lane.block` shows an example.
         """
         reply = self._port.block(self.name, seconds, extend, reason)
         if type(reply) is CoroutineType:
@@ -73,11 +64,12 @@ class AsyncLane:
         `interval`: seconds from one take to the next, 0: none; `rate`: the same as takes per second, or as a text such
         as "10/s"; `burst`: how many takes may start at once after an idle time, from 1; `max_in_flight`: how many of
         its tasks may be taken at a time, from 1; `interval_from`: "take", or "ack", if the interval must also pass
-        after each run has ended; `capacity`: how many tasks have room, in whatever state, as for `capacity` of a tube;
-        0: any number. None: the tube's value. A limit that is left out keeps its value. New limits count at once: the
-        interval runs from the last take of the lane, and if more of its tasks are taken than allowed, the next take
-        waits until they are fewer. A lane without ready or taken tasks and without a cooldown has no last take.
-        `interval_from` is observed at the ends of runs from now on.
+        after each run has ended; `capacity`: the maximum number of its tasks, in any state, as for `capacity` of a
+        tube; 0: no limit. None: the tube's value. A limit that is left out keeps its value.
+
+        New limits apply at once: the interval runs from the last take of the lane, and if more of its tasks are taken
+        than allowed, the next take waits until they are fewer. A lane without ready or taken tasks and without a
+        cooldown has no last take. A new `interval_from` applies to runs that end from now on.
 
         `Lane.configure` shows an example.
         """

@@ -41,7 +41,7 @@ class AsyncSelection(Generic[T]):
     takes a few milliseconds: other programs use the tube meanwhile. Tasks that are put after the start are left out.
     Each task is returned, counted or changed once, so that a change ends even if workers bury the same tasks again.
 
-    A change reads only which tasks there are, then changes a part of them in one step. A task that has changed since it
+    A change reads tasks without their data, then changes some of them in each step. A task that has changed since it
     was read, or is in a state to which the change does not apply, stays as it is. If the program stops, some parts are
     changed and the others are not.
 
@@ -58,7 +58,7 @@ class AsyncSelection(Generic[T]):
         self._filters = filters
 
     async def __aiter__(self) -> AsyncGenerator[AsyncTask[T]]:
-        """Return the tasks, without taking them. Each part of at most 250 is consistent; tasks come and go between."""
+        """Yield the tasks without taking them. Each part of at most 250 is consistent, but not all parts together."""
         scan, returned = Scan(self._filters), 0
         while not scan.ended and (size := part_size(self._filters, returned)):
             tasks = await self._part(scan, self._filters, size, with_data=True)
@@ -67,7 +67,7 @@ class AsyncSelection(Generic[T]):
                 yield task
 
     async def _part(self, scan: Scan, filters: Filters, size: int, *, with_data: bool = False) -> list[Any]:
-        """Return the next part: tasks, or without their data only which tasks there are."""
+        """Return the next part: tasks, or the `Seen` of each without `with_data`."""
         await asyncio.sleep(0)  # In memory a part does not wait. Others may run before it.
         reply = self._port.select(filters, scan, size, with_data)
         return await reply if type(reply) is CoroutineType else reply
@@ -175,8 +175,8 @@ class AsyncSelection(Generic[T]):
         and a new time of put (`created`), its attempts start at 0, and it loses its reason. The old task is removed: it
         is not kept as a done task, and its key is free. Listeners get a put in the other tube and a delete in this one.
 
-        In memory, in one folder and on one server each task moves in one step, some 100 with each call: it is always in
-        exactly one of the tubes, whatever fails. In a cluster, and from one store to another, 250 tasks at a time are
+        In memory, in one folder and on one server each task moves in one step: whatever fails, it is in exactly one of
+        the tubes. In a cluster, and from one store to another, 250 tasks at a time are
         first put into the other tube and then removed here; if a task has changed meanwhile, its copy is removed
         instead. So no task is lost. If this program dies in between, or the connection is lost, up to 250 tasks may be
         in both tubes; and if other programs take tasks meanwhile, a task may be taken from both. O(log n) per task.

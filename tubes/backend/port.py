@@ -133,12 +133,12 @@ class PortBase(Generic[F]):
 
 
 def check_end(task: F) -> F | None:
-    """Return a task that was just read if it is done, else None. Raises `CallFailed` if it can't get a result."""
+    """Return a task that was just read if it is done, else None. Raises `CallFailed` if it will have no result."""
     if task._state is State.DONE and task.why == "ack":
         return task
     if task._state is State.DONE:
         ends = {"delete": "it was deleted", "cancelled": f"it was cancelled: {task.reason or 'no reason was given'}"}
-        why = ends.get(task.why or "", "its ttl was over")
+        why = ends.get(task.why or "", "its ttl expired")
     elif task._state is State.BURIED:
         why = f"it is buried: {task.reason or 'no reason was given'}"
     elif task.keep_done:
@@ -172,7 +172,7 @@ class Store(Protocol):
 class ConnectionBase:
     """The methods of a connection that all backends share."""
 
-    #: True if the store is on a server: calls take a round trip, and replies may be missing.
+    #: True if the store is on a server: calls take a round trip, and replies may be lost.
     is_remote = False
     store: Store
     #: Factory of the error to raise if the connection is closed; None: it is open.
@@ -219,7 +219,7 @@ class ConnectionBase:
 
 
 def combine_if_exists(if_not_exists: object, if_exists: object) -> IfExists:
-    """Combine `if_not_exists` and `if_exists` of `create_tube` to one value."""
+    """Combine `if_not_exists` and `if_exists` of `create_tube` into one value."""
     flag("if_not_exists", if_not_exists)
     if if_exists is None:
         return "same" if if_not_exists else "raise"
@@ -241,5 +241,5 @@ def check_session_uuid(uuid: str | UUID | None, create: bool = False) -> str | N
     except (ValueError, TypeError, AttributeError):
         raise InvalidOption(option="uuid", value=uuid, rule="must be 32 hexadecimal digits") from None
     if create and known.version != 4:  # Streams use sessions with uuids of version 5.
-        raise InvalidOption(option="uuid", value=uuid, rule="must be a random one (version 4), as of uuid.uuid4()")
+        raise InvalidOption(option="uuid", value=uuid, rule="must be random (version 4), as uuid.uuid4() returns it")
     return known.hex

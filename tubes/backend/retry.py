@@ -19,7 +19,7 @@ class RetryPolicy:
     """Delays after failures.
 
     `delays`: seconds to wait after the first failure, the second, and so on; the last one repeats.
-    `jitter`: the fraction by which a delay is made longer or shorter at random, so that clients do not retry together.
+    `jitter`: each delay is longer or shorter at random by up to this fraction, so that clients do not retry together.
 
     >>> RetryPolicy((0.0, 0.5, 2.0)).delay(7)
     2.0

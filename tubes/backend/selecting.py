@@ -1,4 +1,4 @@
-"""Selections: their filters, how far a scan has come, and the changes that they make."""
+"""Selections: their filters, their scans, and the changes that they make."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _encoded(data: object) -> bytes:
 
 
 class Scan:
-    """How far a pass over a selection has come.
+    """The progress of a pass over a selection.
 
     Tasks that are put after its start are left out. It returns each task once, even if its place changes meanwhile, so
     that every pass ends.
@@ -184,7 +184,7 @@ def changeable_tasks(act: str, tasks: list[F]) -> list[F]:
 
 
 def see_all(tasks: list[F]) -> list[Seen]:
-    """Return tasks as a selection has seen them."""
+    """Return the `Seen` of each task."""
     taken = State.TAKEN
     return [
         (task.id, task._record.created, task._state.value, task._attempts, task._take if task._state is taken else 0)
@@ -206,7 +206,7 @@ def check_progress(callback: object) -> None:
 
 
 def part_size(filters: Filters, done: int) -> int:
-    """Return how many tasks the next part may look at after `done` tasks; 0: the limit is reached.
+    """Return the maximum number of tasks of the next part after `done` tasks; 0: the limit is reached.
 
     With filters a part may find few tasks, so its size does not depend on the limit.
     """
@@ -217,5 +217,5 @@ def part_size(filters: Filters, done: int) -> int:
 
 
 def remaining(filters: Filters, done: int) -> int | None:
-    """Return how many tasks the limit allows after `done` tasks; None: any number."""
+    """Return the number of tasks that the limit allows after `done` tasks; None: any number."""
     return None if filters.limit is None else filters.limit - done

@@ -23,7 +23,7 @@ def ids(tasks: Iterable[Task]) -> list[int]:
 
 
 def stop(done: int, seen: list[int] | None = None) -> bool:
-    """Stop a change after its first part. `seen`: gets the progress."""
+    """Stop a change after its first part. `seen`: receives the progress."""
     if seen is not None:
         seen.append(done)
     return False
@@ -33,7 +33,7 @@ class Selections(Bench):
     """select."""
 
     def selected(self, *arguments: object, **filters: object) -> list[int]:
-        """Return the ids of a selection, and check its other ways to read it."""
+        """Return the ids of a selection, and check the other ways to read it."""
         selection = self.tube.select(*arguments, **filters)
         found = ids(selection)
         assert ids(selection) == found
@@ -44,7 +44,7 @@ class Selections(Bench):
         return found
 
     def seen(self, **filters: object) -> object:
-        """Return what a change of a selection reads first."""
+        """Return the `Seen` tuples that a change of a selection reads first."""
         chosen = self.tube.select(**filters)._filters
         return self.call("select", chosen, Scan(chosen), 250, False)
 

@@ -86,7 +86,7 @@ class Sessions(Bench):
         assert UUID(uuid).hex == uuid == self.queue.admin.identify()
         assert self.add_worker().queue.admin.identify() != uuid
 
-    def test_identify_with_the_own_uuid_changes_nothing(self) -> None:
+    def test_identify_with_the_current_uuid_changes_nothing(self) -> None:
         task = self.put_and_take()
         uuid = self.queue.admin.identify()
         assert self.queue.admin.identify(uuid) == uuid

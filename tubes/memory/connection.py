@@ -265,7 +265,7 @@ class Connection(ConnectionBase):
             shared.notify_listeners()
 
     def __del__(self) -> None:
-        # At the end of the process released tasks are of no use, and no thread can be started.
+        # When the process ends, released tasks are of no use, and no thread can be started.
         if sys.is_finalizing() or not hasattr(self, "session") or self.closed is not None or self._pid != os.getpid():
             return
         self.session.lost_connections.append(None)

@@ -48,7 +48,7 @@ class Tracing:
     and the work is a span `process mail`, both of kind CONSUMER and linked to the put of the task. If no span is
     current when the work starts, the put is also its parent, so both are in one trace.
 
-    It works with the tubes of threads and of asyncio; for asyncio, await `put` and `take`.
+    It works with the tubes of both APIs; with asyncio, await `put` and `take`.
     """
 
     def __init__(self, provider: TracerProvider | None = None, *, propagator: TextMapPropagator | None = None) -> None:

@@ -80,7 +80,7 @@ NAMES: Final = (*_GAUGES, *_COUNTERS, *_TASK_METRICS)
 
 #: The bucket boundaries of the histograms in seconds, from a millisecond to a day.
 BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
-#: How many reasons have a label of their own; further reasons count as "other".
+#: The maximum number of reasons with a label of their own; further reasons count as "other".
 _MAX_REASONS: Final = 50
 
 

@@ -19,7 +19,7 @@ from yarl import URL
 from tubes.drivers.options import Seconds, positive, seconds
 from tubes.push.places import Places
 
-#: How many bytes of a reply are read.
+#: The maximum number of bytes that are read from a reply.
 MAX_REPLY: Final = 64 * 1024
 #: Asks for uncompressed replies: a small compressed one could become huge.
 _HEADERS: Final = {"accept-encoding": "identity", "user-agent": "tubes"}
@@ -81,7 +81,7 @@ class Sender:
 
     `allow`: prefixes of allowed URLs, such as `https://example.com/hooks`; `https://` alone allows any host.
     `networks`: networks that are allowed although they are not public, such as `10.1.0.0/16`.
-    `per_host`: how many requests to one host are in flight at a time; the others wait.
+    `per_host`: the maximum number of requests in flight to one host; others wait.
     `timeout`: seconds from the DNS lookup to the end of the reply.
     `resolver`: resolves host names; None: the system's resolver.
 

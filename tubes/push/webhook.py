@@ -77,7 +77,7 @@ def check(task: AsyncTask, reply: Reply) -> None:
 
 
 def make_busy_retry(reason: str, reply: Reply) -> Retry:
-    """Return the error for a receiver that is too busy, which does not count as an attempt."""
+    """Return the error for a busy receiver. The attempt does not count."""
     return Retry(retry_after(reply, _BUSY_DELAY), reason, counts=False)
 
 

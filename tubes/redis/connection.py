@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from tubes.values.problem import Problem
 
 T = TypeVar("T")
-#: The argument of the script `open` for an existing tube of the name.
+#: The argument 4 of the script `open`, by the option `if_exists`.
 _MODES: Final[Mapping[IfExists, str]] = {"raise": "new", "same": "same", "keep": "alike", "update": "alike"}
-#: The least seconds until an unused queue of replies expires.
+#: The minimum number of seconds until an unused reply tube expires.
 _REPLIES_IDLE: Final = 12.0
 
 
@@ -96,7 +96,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
 
     @flow_method
     def count_calls(self, name: str, pace: int, burst: int, sign: int) -> Flow[int]:
-        """Count a call under a rate limit; return the microseconds until it is allowed. Sign -1 uncounts it."""
+        """Count a call against a rate limit; return the microseconds until it is allowed. `sign` -1: undo the count."""
         key = f"{self.store.prefix}:rate:{name}"
         return number_of((yield from self.store.run_plain_script("rate", key, pace, burst, sign, what=key)))
 
@@ -174,7 +174,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         reply = yield from self.session.open(name, "keep", *description, maker=uuid4().hex)
         return (yield from self._port_of(name, reply))
 
-    #: A server may lose this tube. It is created again for replies that arrive before its owner does so.
+    #: A server may lose this tube. A reply that arrives before the owner creates it again does so.
     find_replies = open_replies
 
     def _named_driver(self, tube: str, name: str, if_exists: IfExists) -> Flow[Driver]:
@@ -224,7 +224,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
     def repair(self, name: str) -> Flow[None]:
         """Repair a tube that is marked as damaged."""
         found = yield from examine(self.store, name, repairs=True)
-        logging.getLogger("tubes").warning("tube %r was damaged by a refused script, and is repaired: %s", name, found)
+        logging.getLogger("tubes").warning("tube %r was damaged by a refused script and was repaired: %s", name, found)
 
     def _known_names(self) -> Flow[list[str]]:
         """Return the stored names of tubes, sorted; some tubes may be gone."""

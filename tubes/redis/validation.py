@@ -41,7 +41,7 @@ _SCRIPT_FAILURE: Final = re.compile(
     r"WRONGTYPE |ERR (?!Unknown Redis command|ACL failure|The user executing the script can't)"
     r".*(user_script|Error running script)"
 )
-#: Left-out names per warning, and remembered names.
+#: The maximum numbers of names in a warning, and of remembered names.
 _LISTED, _REMEMBERED = 5, 10_000
 
 

@@ -20,6 +20,7 @@ class Lane:
         """Return the lane's tasks, limits, next start and block. O(log n).
 
         A lane that `Tube.lanes` does not list has no tasks, and the limits of the tube.
+
         >>> import tubes
         >>> with tubes.connect() as queue:
         ...     lane = queue.create_tube("crawl", "utube", interval=2).lane("example.com")
@@ -35,8 +36,10 @@ class Lane:
 
         The block ends by itself, and waiting calls are served at once. Another block replaces it. Taken tasks stay
         taken. A lane without tasks can be blocked, too.
-        `extend`: True never shortens a block: the latest end counts, whichever process set it. `reason`: why, a short
-        text. `info` returns it until the block ends or another block replaces it.
+
+        `extend`: True never shortens a block: the latest end counts, whichever process set it. `reason`: a short text,
+        which `info` returns until the block ends or another block replaces it.
+
         >>> import tubes
         >>> with tubes.connect() as queue:
         ...     tube = queue.create_tube("crawl", "utube")
@@ -66,11 +69,12 @@ class Lane:
         `interval`: seconds from one take to the next, 0: none; `rate`: the same as takes per second, or as a text such
         as "10/s"; `burst`: how many takes may start at once after an idle time, from 1; `max_in_flight`: how many of
         its tasks may be taken at a time, from 1; `interval_from`: "take", or "ack", if the interval must also pass
-        after each run has ended; `capacity`: how many tasks have room, in whatever state, as for `capacity` of a tube;
-        0: any number. None: the tube's value. A limit that is left out keeps its value. New limits count at once: the
-        interval runs from the last take of the lane, and if more of its tasks are taken than allowed, the next take
-        waits until they are fewer. A lane without ready or taken tasks and without a cooldown has no last take.
-        `interval_from` is observed at the ends of runs from now on.
+        after each run has ended; `capacity`: the maximum number of its tasks, in any state, as for `capacity` of a
+        tube; 0: no limit. None: the tube's value. A limit that is left out keeps its value.
+
+        New limits apply at once: the interval runs from the last take of the lane, and if more of its tasks are taken
+        than allowed, the next take waits until they are fewer. A lane without ready or taken tasks and without a
+        cooldown has no last take. A new `interval_from` applies to runs that end from now on.
 
         >>> import tubes
         >>> with tubes.connect() as queue:

@@ -10,7 +10,7 @@ local function leave_lane(name, count)
   if META.filling and call('ZREM', M .. ':crowded', name) == 1 then freed = true end
 end
 
--- Add new tasks: `new` maps each lane to their number.
+-- Add new tasks: `new` maps each lane to the number of its new tasks.
 local function fill_lanes(new)
   for name, count in pairs(new) do call('HINCRBY', M .. ':fill', name, count) end
 end

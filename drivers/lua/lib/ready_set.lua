@@ -1,4 +1,4 @@
--- Ready tasks of drivers that do not use a list, and the functions that all drivers define alike.
+-- Ready tasks of drivers that do not use a list, and the functions that are the same for all drivers.
 --#unless LIST|LANE
 -- The sorted set ':ready' has the places of the ready tasks.
 local function push(task)

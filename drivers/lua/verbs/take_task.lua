@@ -1,5 +1,5 @@
 -- Take one task, regardless of the order.
--- ARGV  6, 7 as in find_any.lua, 8 '', 9 microseconds ('': its own ttr)
+-- ARGV  6, 7 as in find_any.lua, 8 '', 9 the ttr of this take in microseconds ('': the ttr of the task)
 -- reply  the task as `encode_task` encodes it; '' if it cannot be taken now
 --#include begin
 if replayed then

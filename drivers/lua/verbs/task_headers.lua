@@ -1,7 +1,7 @@
 -- Read tasks without their data, or kept done tasks.
 -- KEYS[1]  the tube's meta hash
--- ARGV  1 'tasks' or 'done', 2 '1': done tasks with their data, 3 and 4 done tasks that ended after the first of these
---       moments, and not after the second, 5… ids, a bounded number
+-- ARGV  1 'tasks' or 'done', 2 '1': done tasks with their data, 3 and 4 two moments: skip done tasks unless they ended
+--       after the first and not after the second, 5… ids, a bounded number
 -- reply  {the number of ids that were read; the bytes before the data of each, nil: it does not exist; the score of
 --        each in ':taken', if any task is taken; the due time of each, if any task has one}; nil: the tube does not
 --        exist

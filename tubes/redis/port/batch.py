@@ -49,8 +49,8 @@ BYTES: Final = 4_000_000
 STAY: Final = 60_000
 #: Tasks per call of `take_many`.
 TAKES: Final = 500
-#: Ids per call: if one set of commands handles all tasks, if each task needs its own commands, and if each needs many
-#: (tubes with lanes).
+#: Ids per call of a script that handles all tasks with the same commands, of one that needs some commands for each
+#: task, and of one that needs many for each (tubes with lanes).
 IDS: Final = 1_000
 IDS_ALONE: Final = 250
 IDS_WITH_LANES: Final = 50
@@ -61,7 +61,7 @@ RELAYED: Final = 100
 
 
 def put_many(port: Port[F], batch: Batch, *, waits: bool = False) -> Flow[list[F] | None]:
-    """Put all of these tasks or none; return None if the tube is full. `waits`: the caller then waits for room."""
+    """Put all of these tasks or none; return None if the tube is full. `waits`: in that case the caller waits."""
     if port.closed_error is not None:
         raise port.closed_error()
     if not batch.size:
@@ -261,7 +261,7 @@ def show_many(port: Port[F], reply: list[Reply]) -> list[F]:
     soonest = min((due for due in moments if due >= 0), default=None)
     if soonest is not None:
         port.shared.watch(soonest)
-    raws = cast("list[bytes]", reply[5])  # `shown_taken` leaves out a value that is not bytes.
+    raws = cast("list[bytes]", reply[5])  # `make_taken_tasks` leaves out a value that is not bytes.
     return task_codec.make_taken_tasks(port.kind, port.tube, number_of(reply[4]), ids, attempts, moments, raws)
 
 
@@ -271,7 +271,7 @@ def _untake_tasks(port: Port[F], tasks: list[F], reply: Reply) -> None:
 
 
 def _untake_later(port: Port[F], taken: dict[int, int]) -> None:
-    """Undo takes, given by the ids of the tasks."""
+    """Undo takes. `taken`: their numbers by the ids of the tasks."""
     takes = list(reversed(taken.items()))  # Each task returns to the front, so the last one goes first.
     for first in range(0, len(takes), TAKES):
         words = [word for take in takes[first : first + TAKES] for word in take]
@@ -324,7 +324,7 @@ def _words_of_unchanged(task: TaskView) -> tuple[Word, ...]:
 
 
 def change_seen(port: Port[F], act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> Flow[list[bool]]:
-    """Change the tasks of a selection that are as they were seen; return for each whether it was changed."""
+    """Change the selected tasks that are still as they were seen; return for each whether it was changed."""
     if act == "cancel":
         arguments = (*arguments, CANCELLED_KEPT)
         yield from puts.require_keep_done(port, {"keep_done": any(one[2] == State.TAKEN.value for one in seen)})

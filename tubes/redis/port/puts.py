@@ -39,7 +39,7 @@ def put_encoded(
 ) -> Flow[F | None]:
     """Put encoded data with checked options.
 
-    `waits`: the caller then waits for room. `old`: the id and the put of the done task that this put replaces.
+    `waits`: the caller waits if the tube is full. `old`: the id and the put of the done task that this put replaces.
     """
     yield from require_keep_done(port, options)
     shared = port.shared

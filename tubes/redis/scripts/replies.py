@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Final, TypeAlias, cast, final
 
-#: How servers say in a script that the user may not run a command.
+#: The beginnings of the errors for a command in a script that the user may not run.
 _REFUSALS: Final = ("ERR ACL failure", "ERR The user executing the script can't")
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class SharedTube:
     """One tube of a server in one process.
 
-    It has the options and the time of the tube. `wait_loop` serves its waiters: see there how waiting works.
+    It has the options and the alarm of the tube. `wait_loop` serves its waiters: see there how waiting works.
     `emptiness` and `subscription` serve callers that wait for events of the tube, and listeners.
     """
 
@@ -37,7 +37,7 @@ class SharedTube:
         self.driver: Final = driver
         #: The newest options known to this process; calls use the options of their session.
         self.version = version
-        #: The number of the request that has returned it.
+        #: The number of the request that has returned `version`.
         self.version_request = 0
         #: True if a script was refused halfway, and the tube could not be marked as damaged.
         self.is_damaged = False
@@ -80,7 +80,7 @@ class SharedTube:
         """Handle due tasks. With a test's clock also end the waits whose timeout has passed."""
         self._alarm.cancel()
         if not self.store.manual:
-            # Otherwise the thread looks at this moment, and serves the waiters in their order.
+            # The thread of a running loop wakes at this moment, and serves the waiters in their order.
             if not self.wait_loop.is_running:
                 self.store.later(self.tick)
             return

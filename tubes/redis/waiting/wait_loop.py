@@ -12,7 +12,7 @@ queue:
 3. A call that makes a task available (a put, a release, a lane that becomes free) pushes one marker if a process is
    waiting, and the server hands the marker to one blocked process. The server runs the take behind the `BZPOPMIN` at
    once, so both replies come back together (`WaitLoop._wait`), and the thread wakes the waiter with the task. That take
-   pushes another marker if more tasks are available. So one process wakes up per task, and none polls.
+   pushes another marker if more tasks are available. So one process wakes up per task, and no process polls.
 
 Tasks that become due by time have no such call: the `WakeTimer` of a waiting process pushes a marker when they are due.
 Puts that wait for room block on a second marker key, `room`.
@@ -132,7 +132,7 @@ class Serving:
         return result
 
     def hand_out(self, ahead: TakeAhead, reply: bytes) -> Flow[None]:
-        """Give a task that was taken ahead to the first waiter of its session; give it back without such a waiter."""
+        """Give a task that was taken ahead to the first waiter of its session, or back to the tube if there is none."""
         parsed = task_codec.parse(reply)
         if not self._queue.give_ahead(ahead, _make_result(ahead.port, parsed)):
             yield from ahead.port.undo("untake", parsed[0], parsed[3], slot=AHEAD, session=ahead.call.session)
@@ -162,9 +162,9 @@ class Serving:
         return None
 
     def _serve_put(self, full: set[object]) -> Flow[bool]:
-        """Do the put of the first waiter for room; return False without a waiter or without room for it.
+        """Do the put of the first waiter for room; return False if there is no waiter or no room for its put.
 
-        `full`: lanes found full. Puts into them do not hold up others.
+        `full`: the lanes that were found full. Puts into them do not hold up other puts.
         """
         waiter = self._queue.begin_first_put(full)
         if waiter is None:
@@ -260,7 +260,7 @@ class WaitLoop:
         if manual:
             self._store.run_now(self._tube.tick())
             queue.arriving.discard(waiter)
-        # A put into a full lane does not hold up others.
+        # A put into a full lane does not hold up other puts.
         if not self._start() and (is_first or (waiter.request is not None and "lane_capacity" in self._tube.options)):
             self._store.later(self.mark)
 
@@ -394,7 +394,7 @@ class WaitLoop:
                     time.sleep(self._outage.next_delay(what, error))
 
     def _end_serving(self, has_marker: bool) -> None:
-        """Hand on a marker that arrived too late for the waiters of this process, and unregister it later."""
+        """Pass on a marker that arrived too late for the waiters of this process; unregister the process later."""
         if not self._is_closed:
             if has_marker:
                 self._store.later(self._tube.tick)
@@ -469,8 +469,8 @@ class WaitLoop:
     def _wait(self, channel: ThreadChannel) -> tuple[bool, int | None]:
         """Wait for the replies.
 
-        Return whether there was a marker that still has to be handled, and the next due time (0: never). None instead
-        of a time: look for tasks.
+        Return whether there was a marker that still has to be handled, and the next due time (0: never; None: unknown,
+        look for tasks).
         """
         sent = self._queue.ahead is not None
         try:
@@ -488,7 +488,7 @@ class WaitLoop:
         return has_marker and not done, reply if same and isinstance(reply, int) else None
 
     def _patience(self, soonest: int) -> float:
-        """Return the seconds to sleep at most."""
+        """Return the maximum number of seconds to sleep."""
         store = self._store
         if store.manual:
             return LONGEST_SLEEP
@@ -506,7 +506,7 @@ class WaitLoop:
     # -- takes that were sent ahead ------------------------------------------------------------------------------------
 
     def _resolve_ahead(self, channel: ThreadChannel) -> None:
-        """Learn the result of a take whose connection was lost."""
+        """Request the result of a take whose connection was lost."""
         if self._queue.ahead is not None:
             self._deliver(channel, channel.call(self._queue.ahead.call))
 
