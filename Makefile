@@ -37,7 +37,7 @@ demo: .venv/demo $(if $(DASHBOARD),.venv/dashboard) $(if $(filter redis% unix% v
 pipeline: .venv/pipeline  ## write pages through a tube and Spark to parquet; kill the job once, and check with SQL that no page is lost
 	$(BIN)/python examples/pipeline.py
 
-# The browser of the tests and of the look at the pages.
+# The browser for the tests and for the check of the pages.
 .venv/browser/chromium: | .venv/test
 	$(BIN)/python .ci/browser.py .venv/browser
 

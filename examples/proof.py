@@ -17,7 +17,7 @@ class Fetch(NamedTuple):
     path: str
     status: int
     arrived: float
-    answered: float
+    responded: float
     #: The seconds of Retry-After in the response.
     retry_after: int
 
@@ -94,7 +94,7 @@ def left_alone(records: Iterable[Record]) -> Check:
     waits: defaultdict[float, list[float]] = defaultdict(list)
     for record in records:
         for busy in filter(lambda fetch: fetch.retry_after, record.fetches):
-            after = [fetch.arrived - busy.answered for fetch in record.fetches if fetch.arrived > busy.answered]
+            after = [fetch.arrived - busy.responded for fetch in record.fetches if fetch.arrived > busy.responded]
             if after:
                 waits[busy.retry_after].append(min(after))
     return check_waits("no request to a host during its Retry-After", waits)
@@ -108,8 +108,8 @@ def fetched(records: Iterable[Record]) -> tuple[int, int]:
 
 def fetched_once(records: Collection[Record]) -> Check:
     """Check that no page is requested again after a successful response."""
-    answers = [sum(fetch.status < 400 for fetch in fetches) for fetches in by_url(records).values()]
-    once, again = answers.count(1), sum(count > 1 for count in answers)
+    successes = [sum(fetch.status < 400 for fetch in fetches) for fetches in by_url(records).values()]
+    once, again = successes.count(1), sum(count > 1 for count in successes)
     kept = again == 0 if once or again else None
     return Check("no URL fetched twice", kept, f"{once} URLs fetched once, {again} again")
 
@@ -119,7 +119,7 @@ def rested(records: Iterable[Record], backoff: tubes.Backoff) -> Check:
     waits: defaultdict[float, list[float]] = defaultdict(list)
     for fetches in by_url(records).values():
         for attempts, (failed, retry) in enumerate(pairwise(fetches), start=1):
-            waits[backoff.delay(attempts)].append(retry.arrived - failed.answered)
+            waits[backoff.delay(attempts)].append(retry.arrived - failed.responded)
     return check_waits("failed pages retried after their backoff", waits)
 
 

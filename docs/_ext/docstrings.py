@@ -64,7 +64,7 @@ def on_docstring(app: Sphinx, what: str, name: str, thing: object, options: obje
 
 
 def on_signature(
-    app: Sphinx, what: str, name: str, thing: object, options: object, signature: str | None, answer: str | None
+    app: Sphinx, what: str, name: str, thing: object, options: object, signature: str | None, returns: str | None
 ) -> tuple[str, None] | None:
     """Hide the arguments of classes that users do not create."""
     if not isinstance(thing, type):

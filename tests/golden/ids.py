@@ -69,16 +69,16 @@ class Ledger:
         return [{"task": {"id": names.theirs(id), "state": state}, "event": event} for id, state, event in events]
 
 
-def to_trace(answer: Any) -> Any:
+def to_trace(result: Any) -> Any:
     """Convert a result of tubes to the format of a trace."""
-    if hasattr(answer, "state"):
-        return {"id": answer.id, "state": answer.state.value, "data": answer.data}
-    return answer
+    if hasattr(result, "state"):
+        return {"id": result.id, "state": result.state.value, "data": result.data}
+    return result
 
 
-def is_task(answer: Any) -> TypeGuard[dict[str, Any]]:
+def is_task(result: Any) -> TypeGuard[dict[str, Any]]:
     """Return True if a result of either side is a task."""
-    return isinstance(answer, dict) and "state" in answer
+    return isinstance(result, dict) and "state" in result
 
 
 def same(wanted: Any, got: Any) -> bool:

@@ -103,10 +103,10 @@ class Referee:
         """Return the result in the trace with the ids and errors of tubes."""
         if "error" in step:
             return ERRORS[step["error"]]
-        answer = step.get("result")
-        if is_task(answer):
-            return {**answer, "id": self.ledger.ids(self.tube_name(step)).ours(answer["id"], ids)}
-        return answer
+        result = step.get("result")
+        if is_task(result):
+            return {**result, "id": self.ledger.ids(self.tube_name(step)).ours(result["id"], ids)}
+        return result
 
     @staticmethod
     def tube_name(step: Step) -> str:

@@ -46,8 +46,8 @@ class Replay(Verbs):
             self.compare(None, self.counts())
             return
         for recorded in self.trace.final.get("peek", []):
-            answer = {"error": recorded["error"]} if "error" in recorded else {"result": recorded}
-            self.do_peek({"op": "peek", "session": "root", "args": {"id": recorded["id"]}} | answer)
+            outcome = {"error": recorded["error"]} if "error" in recorded else {"result": recorded}
+            self.do_peek({"op": "peek", "session": "root", "args": {"id": recorded["id"]}} | outcome)
         if "statistics" in self.trace.final:
             self.compare_counts(self.trace.final["statistics"])
 

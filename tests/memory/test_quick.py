@@ -17,21 +17,21 @@ from tubes.memory.quick import QuickPort
 from tubes.testing import ManualClock
 
 
-def facts(answer: Any) -> Any:
+def facts(result: Any) -> Any:
     """Return the comparable attributes of a result."""
-    if not isinstance(answer, tubes.Task):
-        return answer
+    if not isinstance(result, tubes.Task):
+        return result
     names = ("id", "state", "data", "attempts", "key", "reason", "created", "due", "ttl", "max_attempts", "created_now")
-    return {name: getattr(answer, name) for name in names}
+    return {name: getattr(result, name) for name in names}
 
 
 def outcome(act: Callable[[], Any]) -> tuple[Any, Any]:
     """Return a result with its comparable attributes, or the text of an error."""
     try:
-        answer = act()
+        result = act()
     except TubesError as error:
         return None, f"{type(error).__name__}: {error}"
-    return answer, facts(answer)
+    return result, facts(result)
 
 
 class Side:
@@ -73,9 +73,9 @@ class Side:
             "listen": lambda: tube.on_task_change(self.record if number % 2 else None) and None,
             "count": lambda: (tube.statistics().tasks, tube.statistics().calls),
         }
-        answer, known = outcome(acts[what])
-        if what == "take" and answer is not None:
-            taken.append(answer)
+        result, known = outcome(acts[what])
+        if what == "take" and result is not None:
+            taken.append(result)
         check_engine(port_of(tube).shared.engine)
         return known
 

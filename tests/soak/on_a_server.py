@@ -27,12 +27,12 @@ _WORKERS: Final = (
     Job("loop", "fifo", False),
     Job("aio", "lanes", False),
     Job("batches", "timed-lanes", True),
-    Job("work_singly", "unheard", True),
+    Job("work_singly", "unwatched", True),
     Job("aio", "timed-lanes", True),
     Job("batches", "fifo", True),
     Job("loop", "lanes", True),
     Job("work_singly", "timed", True),
-    Job("batches", "unheard", False),
+    Job("batches", "unwatched", False),
 )
 _PRODUCERS: Final = (Job("producer", "fifo", True), Job("aio_producer", "fifo", False))
 #: Seconds to wait for workers to finish the remaining tasks.

@@ -24,7 +24,7 @@ class Plan(NamedTuple):
     driver: str
     options: dict[str, Any]
     #: True if a listener receives each change; without a listener, tubes uses shorter code paths.
-    is_heard: bool = True
+    has_listener: bool = True
 
     @property
     def is_timed(self) -> bool:
@@ -37,7 +37,7 @@ PLANS: Final = {
     "timed": Plan("fifottl", {"ttr": TTR}),
     "lanes": Plan("utube", {}),
     "timed-lanes": Plan("utubettl", {"ttr": TTR}),
-    "unheard": Plan("fifo", {}, is_heard=False),
+    "unwatched": Plan("fifo", {}, has_listener=False),
 }
 
 

@@ -19,7 +19,7 @@ class Watched:
         plan = PLANS[name]
         self.tube = queue.create_tube(name, plan.driver, **plan.options)
         self.ledger = LongLedger()
-        self.listener = Listener(self.tube) if plan.is_heard else None
+        self.listener = Listener(self.tube) if plan.has_listener else None
 
     @property
     def mistakes(self) -> list[str]:

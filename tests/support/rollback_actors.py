@@ -180,7 +180,7 @@ class Hold(NamedTuple):
 
     by: str
     began: int
-    answered: int
+    returned: int
     how: str
     ending: int
 
@@ -260,8 +260,8 @@ class Actors:
                 elif word == "put" and int(fields[2]) > since:
                     puts[fields[0]] = int(fields[1])
                 elif word == "held":
-                    key, began, answered, how, ending = fields
-                    holds[key].append(Hold(name, int(began), int(answered), how, int(ending)))
+                    key, began, returned, how, ending = fields
+                    holds[key].append(Hold(name, int(began), int(returned), how, int(ending)))
         stored, expected = Ledger._drain(tube)
         if len(stored) != expected:
             yield f"{expected} tasks are counted, {len(stored)} are stored"
@@ -274,7 +274,7 @@ class Actors:
             if key in there and there[key] != [id]:
                 yield f"{key} was put as task {id}, but is stored as {there[key]}"
         for key in puts.keys() | there.keys() | holds.keys():
-            known = sorted(holds[key], key=lambda hold: hold.answered)
+            known = sorted(holds[key], key=lambda hold: hold.returned)
             acks = sum(hold.how == "ack" and hold.ending > since for hold in known)
             unsure = any(hold.how == "unsure" for hold in known)
             if acks + len(there[key]) > 1 or (key in puts and not unsure and acks + len(there[key]) != 1):
@@ -284,7 +284,7 @@ class Actors:
                 if hold.how == "late":
                     yield f"{key} was taken from its holder: {known}"
             for one, next_one in pairwise(fresh):
-                if next_one.answered < one.ending:
+                if next_one.returned < one.ending:
                     yield f"{key} had two holders: {known}"
         if not any(began > since for each in holds.values() for _, began, *_ in each) or not puts:
             yield "nothing happened"
