@@ -41,7 +41,7 @@ BURIED_WHILE_HELD: Final = BURIED + (1 << 96)
 
 
 class Loss(NamedTuple):
-    """How a session lost a task that it held: the id, the number of its take, and the event."""
+    """The loss of a task that a session held: its id, the number of its take, and the event."""
 
     id: int
     take: int
@@ -56,7 +56,7 @@ class Hold(dict[int, "Entry"]):
 
     __slots__ = ("on_loss",)
 
-    #: Called when somebody else ends a take of this session; with None if all its tasks are gone. It must not use the
+    #: Called when another caller ends a take of this session; with None if all its tasks are gone. It must not use the
     #: tube.
     on_loss: Callable[[Loss | None], object] | None
 

@@ -54,13 +54,13 @@ def connect(
     """Connect to a queue. The connection is a session, which owns the tasks that it takes.
 
     `url`: `memory://` is private to the returned AsyncQueue and its other sessions; `memory://name` is shared by name
-    within the process, and lives until it ends. `file:jobs` is a folder on the disk, created if missing, which one
-    process may have open at a time: with `?sync=full` each call waits for the disk, so that a power cut loses nothing;
-    `?mode=read` reads its current state, also while another process has it open. `redis://`, `rediss://`, `unix://`,
-    `redis+sentinel://` and `redis+cluster://` name servers; `?prefix=` selects a key space. `?namespace=` selects a
-    namespace, see `AsyncQueue.namespace`. The URL may also be a client of redis-py, or a queue for threads or asyncio:
-    then another session on the same store is opened, with its codec, clock and `session_ttl`. The default is the
-    environment variable `TUBES_URL`, or `memory://` if it is not set.
+    within the process, and lives as long as the process. `file:jobs` is a folder on the disk, created if missing, which
+    one process may have open at a time: with `?sync=full` each call waits for the disk, so that a power cut loses
+    nothing; `?mode=read` reads its current state, also while another process has it open. `redis://`, `rediss://`,
+    `unix://`, `redis+sentinel://` and `redis+cluster://` name servers; `?prefix=` selects a key space. `?namespace=`
+    selects a namespace, see `AsyncQueue.namespace`. The URL may also be a client of redis-py, or a queue for threads or
+    asyncio: then another session on the same store is opened, with its codec, clock and `session_ttl`. The default is
+    the environment variable `TUBES_URL`, or `memory://` if it is not set.
     `codec`: `json`, `raw`, `msgpack` or a `Codec`. None: `memory://` stores objects unchanged, a folder or server JSON.
     `clock`: None for the system clock; a `tubes.testing.ManualClock` for tests.
     `session_ttl`: seconds that a session outlives a connection that was lost without `close`; at least 0.1 on a server.
@@ -518,10 +518,10 @@ class AsyncQueueAdmin:
         return self._connection.folder_usage()
 
     async def check(self, name: str) -> list[Problem]:
-        """Return the problems of a tube: keys on the server that contradict each other or cannot be read. [] if none.
+        """Return the problems of a tube: keys on the server that contradict each other or cannot be read.
 
-        It changes nothing. Other programs may use the tube meanwhile; each problem existed at some moment. O(n), in
-        scripts that read a few hundred tasks each; in memory in one step.
+        It changes nothing, and returns [] if there are no problems. Other programs may use the tube meanwhile; each
+        problem existed at some moment. O(n), in scripts that read a few hundred tasks each; in memory in one step.
 
         Raises `TubeNotFound`, and `DriverNotFound` if a driver of your own is not registered.
 

@@ -38,7 +38,7 @@ T = TypeVar("T")
 Soon: TypeAlias = "T | CoroutineType[object, None, T]"
 #: Options by name: as the user gave them, or checked and in microseconds.
 Options: TypeAlias = Mapping[str, object]
-#: How to handle an existing tube of the name. "same" keeps it if driver and options are equal, and raises otherwise.
+#: The handling of an existing tube of the name. "same" keeps it if driver and options are equal, and raises otherwise.
 IfExists: TypeAlias = Literal["raise", "same", "keep", "update"]
 #: The encoded data and the checked options of a put.
 PreparedPut: TypeAlias = tuple[Any, Options]
@@ -70,7 +70,7 @@ class AnyConnection(Protocol):
     #: Called after each `Task.checkpoint`; a worker sets it, to interrupt its handlers by an exception.
     on_checkpoint: Callable[[], None] | None
 
-    #: True if the store is on a server: calls take a round trip, and replies may be missing.
+    #: True if the store is on a server: calls take a round trip, and replies may be lost.
     is_remote: bool
 
     @property
@@ -155,11 +155,11 @@ class AnyPort(WaitLine, Protocol):
     def release_later(self, task: object, /) -> None: ...
 
     def on_loss(self, callback: Callable[[Loss | None], object] | None, /) -> None:
-        """Call `callback` when somebody else ends a take of this session in this tube; None: never.
+        """Call `callback` when another caller ends a take of this session in this tube; None: never.
 
         It is called in any thread, must be quick, and must not use the tube. On a server it is also called for takes of
-        other sessions, so the caller compares the id and the number of the take. With None as its argument it says that
-        the tube was emptied or that calls may be missing: look at the tasks. It does so once at the start.
+        other sessions, so it compares the id and the number of the take. The argument None means that the tube was
+        emptied or that calls may be missing: look at the tasks. The first call has the argument None.
         """
         ...
 

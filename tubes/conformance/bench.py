@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tubes import AsyncTube, Queue, Task
 
 T = TypeVar("T")
-#: The real seconds to wait at most for a call to return or an event to arrive.
+#: The maximum number of real seconds to wait for a call to return or an event to arrive.
 PATIENCE = 10.0
 
 
@@ -59,7 +59,7 @@ def knows(driver: Driver, knob: str) -> bool:
 
 
 def skip_reason(driver: Driver, test: object) -> str:
-    """Return why `needs` or `lacks` exclude this driver from a test; empty if they do not."""
+    """Return the reason why `needs` or `lacks` exclude this driver from a test; empty if they do not."""
     for knob in getattr(test, "needs", ()):
         if not knows(driver, knob):
             return f"driver {driver.name!r} has no {knob}"
@@ -99,7 +99,7 @@ class Bench:
 
     `driver`: a registered name or a `Driver`. Required.
     `options`: options of `create_tube` that the driver requires; empty for most drivers.
-    `session_ttl`: the lease in seconds that `connect` asks for.
+    `session_ttl`: the lease in seconds that `connect` requests.
     `faces`: the faces (sync, asyncio) on which each test runs.
     """
 

@@ -63,7 +63,7 @@ class SharedTube:
         self.engine: Final = engine
         self.take_waiters: Final[OrderedDict[Waiter, None]] = OrderedDict()
         self.put_waiters: Final[OrderedDict[Waiter, None]] = OrderedDict()
-        #: Waiters until the tube is empty.
+        #: Waiters for an empty tube.
         self.empty_waiters: Final[OrderedDict[Waiter, None]] = OrderedDict()
         #: Waiters for the end of a task, by its id; then the ids that may have ended, with their records if kept.
         self.end_waiters: Final[dict[int, OrderedDict[Waiter, None]]] = {}
@@ -227,7 +227,7 @@ class SharedTube:
         return waiter.is_done() or (waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes)
 
     def recover(self, error: BaseException) -> None:
-        """End a critical section that got an error. Under the lock."""
+        """End a critical section that raised an error. Under the lock."""
         if self.is_harmless(error):
             self.putting, self.pending_again = -1, None
             self.engine.busy = 0
@@ -267,14 +267,14 @@ class SharedTube:
             self.engine.busy = 0
             raise
         except BaseException:
-            if self.end_section is not None:  # The waiters should not depend on a next caller.
+            if self.end_section is not None:  # The waiters must not depend on another call.
                 self.later(partial(self.fire, now))
             raise
         if is_drop and self.closed_error is not None:
             raise self.closed_error()
 
     def is_harmless(self, error: BaseException) -> bool:
-        """Return True if an error has changed nothing."""
+        """Return True if the call that raised this error has changed nothing."""
         return isinstance(error, TubesError)
 
     def rebuild(self, now: int) -> None:

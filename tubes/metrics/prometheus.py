@@ -57,7 +57,7 @@ _GAUGES: Final = {
     "tubes_paused": ("1 while the tube is paused.", ("tube",)),
     "tubes_sessions": ("Live sessions that have opened the tube.", ("tube",)),
     "tubes_lanes": ("Lanes that `Tube.lanes` lists.", ("tube",)),
-    "tubes_throttled_lanes": ("Lanes in cooldown or blocked.", ("tube",)),
+    "tubes_throttled_lanes": ("Lanes in cooldown or blocked, or without their full burst.", ("tube",)),
     "tubes_oldest_ready_age_seconds": ("Seconds since the put of the oldest ready task; 0 without one.", ("tube",)),
     "tubes_due_lag_seconds": ("Seconds by which the oldest due event is overdue.", ("tube",)),
 }

@@ -12,7 +12,7 @@ from tubes.drivers.moves import State
 if TYPE_CHECKING:
     from tubes.values.task import TaskView
 
-#: How many tasks of a tube are tracked at most; beyond that, the ones that changed longest ago are dropped.
+#: The maximum number of tasks of a tube that are tracked; beyond that, the ones that changed longest ago are dropped.
 MAX_TASKS: Final = 100_000
 
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 _TUBES_PER_CALL: Final = 200
 #: Names per call of `tube_drivers`.
 _NAMES_PER_CALL: Final = 1000
-#: How often a script is called again if its call had to do other work first.
+#: The maximum number of calls of a script that has to do other work first.
 _MAX_CALLS: Final = 100
 
 

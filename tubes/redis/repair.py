@@ -34,7 +34,7 @@ _TASKS: Final = 200
 _TASKS_OF_LANES: Final = 100
 #: Names listed per kind of problem, and names remembered per kind, to count each once even if HSCAN returns it twice.
 _MAX_LISTED, _MAX_NAMES = 10, 10_000
-#: How often delayed tasks are counted in a tube that keeps changing.
+#: The maximum number of attempts to count the delayed tasks of a tube that keeps changing.
 _COUNT_ATTEMPTS: Final = 3
 
 

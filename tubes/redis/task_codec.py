@@ -37,8 +37,8 @@ _PREFIX: Final = Struct(">Q").unpack_from
 _MOMENT: Final = (1 << 56) - 1
 _ATTEMPTS, _PRI, _TTL, _TTR, _LANE, _EXTRAS = 4, 8, 16, 32, 64, 128
 _MAX_ATTEMPTS, _KEY, _KEY_TTL, _REASON, _CONTEXT, _KEEP_DONE, _COUNTERS = 1, 2, 4, 8, 32, 64, 128
-#: The first bytes of a kept done task: why it ended, the time of its end, the time until it is kept (7 bytes each), its
-#: attempts, and if it has a result.
+#: The first bytes of a kept done task: why it ended, the time of its end, the time until which it is kept (7 bytes
+#: each), its attempts, and whether it has a result.
 _DONE_HEADER: Final = Struct(">c7s7s3s?")
 _END_CAUSES: Final = {b"a": "ack", b"d": "delete", b"t": "ttl", b"c": "cancelled"}
 
@@ -289,7 +289,7 @@ def parse(reply: bytes, offset: int = 0) -> Parsed:
 
 
 def see(reply: bytes) -> tuple[int, int, str, int, int]:
-    """Read a task in a script's reply as a selection has seen it."""
+    """Read the `Seen` of a task from a script's reply."""
     id, state, attempts, take, _, raw = parse(reply)
     try:
         return id, _PREFIX(raw)[0] & _MOMENT, state.decode(), attempts, take

@@ -14,7 +14,7 @@ _STATES: Final = ("ready", "taken", "delayed", "buried", "done", "total")
 _ATTRIBUTES: Final = frozenset(
     {"utube", "pri", "key", "attempts", "max_attempts", "reason", "ttl", "ttr", "due", "expires", "created", "context"}
 )
-#: How many tasks a failed assert lists.
+#: The maximum number of tasks that a failed assert lists.
 _MAX_LISTED: Final = 20
 # The default for arguments that match anything.
 _ANY: Final = object()

@@ -28,13 +28,13 @@ class TaskOptions(TypedDict, total=False):
     delay: Seconds | None
     """Seconds until the task becomes ready."""
     at: datetime | None
-    """When the task becomes ready, instead of a delay: a datetime with a time zone."""
+    """The time at which the task becomes ready, instead of a delay: a datetime with a time zone."""
     ttl: Seconds | None
     """Time to live in seconds: after it, an untaken task is removed."""
     ttr: Seconds | None
     """Time to run in seconds: after it, a taken task becomes ready again."""
     max_attempts: int | None
-    """How often the task may be taken, 1 to 1048574. When the last attempt fails, the task is buried."""
+    """The maximum number of takes, 1 to 1048574. When the last attempt fails, the task is buried."""
     context: Mapping[str, str] | None
     """Strings that the task carries in addition to its data, such as trace ids."""
     keep_done: Seconds | None
@@ -108,7 +108,7 @@ class TubeOptions(TypedDict, total=False):
     lane_capacity: int | None
     """The largest number of tasks of each lane; 0: unlimited."""
     max_in_flight: int | None
-    """How many tasks of one lane may be taken at a time. Default: 1."""
+    """The maximum number of tasks of one lane that are taken at a time. Default: 1."""
     interval: Seconds | None
     """Seconds from one take in a lane to the next, or from the end of a run."""
     lane_rate: float | str | None

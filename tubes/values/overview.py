@@ -29,7 +29,7 @@ class Overview:
     statistics: Statistics
     #: The time of the snapshot, by the clock of the queue: seconds since the epoch.
     at: float
-    #: How many live sessions have opened the tube.
+    #: The number of live sessions that have opened the tube.
     sessions: int
     #: The options of the tube, as `Tube.options` returns them; None if the options on the server cannot be read.
     options: dict[str, Any] | None

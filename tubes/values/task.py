@@ -127,12 +127,12 @@ class TaskView(Generic[T]):
 
     @property
     def attempts(self) -> int:
-        """How often the task was taken, including this take."""
+        """The number of takes of the task, including this one."""
         return self._attempts
 
     @property
     def calls(self) -> dict[str, int]:
-        """How often each of these changes has happened to the task: `release ttr bury kick`.
+        """The number of each of these changes of the task: `release ttr bury kick`.
 
         `Statistics.calls` has the same names. `ttr` counts takes that were ended by the ttr. `release` includes
         releases by the end of a session, but not tasks that a worker declined. The last attempt of a done task counts
@@ -155,17 +155,17 @@ class TaskView(Generic[T]):
 
     @property
     def max_attempts(self) -> int | None:
-        """How often the task may be taken: it is buried when the last attempt fails. None: any number of times."""
+        """The maximum number of takes: the task is buried when the last attempt fails. None: no limit."""
         return None if self._extras is None else self._extras.max_attempts or None
 
     @property
     def reason(self) -> str | None:
-        """Why the task is buried or was cancelled; None without a reason."""
+        """The reason why the task is buried or was cancelled; None: no reason was given."""
         return None if self._extras is None else self._extras.reason
 
     @property
     def keep_done(self) -> float | None:
-        """How long the task is kept after its end, in seconds; None: not at all."""
+        """The time for which the task is kept after its end, in seconds; None: it is not kept."""
         return None if self._extras is None or not self._extras.keep_done else self._extras.keep_done / SECOND
 
     @property
@@ -181,7 +181,7 @@ class TaskView(Generic[T]):
 
     @property
     def ended(self) -> float | None:
-        """When the task ended, in seconds since the epoch; None: it is not done, or not kept."""
+        """The time at which the task ended, in seconds since the epoch; None: it is not done, or not kept."""
         return _seconds(getattr(self._record, "ended", None))
 
     @property
@@ -237,7 +237,7 @@ class TaskView(Generic[T]):
 
     @property
     def created(self) -> float:
-        """When the task was put: seconds since the epoch, by the clock of the queue."""
+        """The time of the put: seconds since the epoch, by the clock of the queue."""
         return self._record.created / SECOND
 
     @property
@@ -252,12 +252,12 @@ class TaskView(Generic[T]):
 
     @property
     def due(self) -> float | None:
-        """When the next delay, ttr or ttl of the task is over: seconds since the epoch; None: never."""
+        """The time at which the task's delay, ttr or ttl ends next: seconds since the epoch; None: never."""
         return _seconds(self._times[2])
 
     @property
     def expires(self) -> float | None:
-        """When the ttl is over: seconds since the epoch; None: never."""
+        """The time at which the ttl ends: seconds since the epoch; None: never."""
         return _seconds(self._times[3])
 
     @property

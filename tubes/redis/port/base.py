@@ -1,4 +1,4 @@
-"""How the methods of one connection on one tube call scripts, in threads and on event loops.
+"""Script calls by the methods of one connection on one tube, in threads and on event loops.
 
 A method with one call uses `call`. A method with several calls is a flow (a generator that yields calls), which `run`
 or `change` runs. On an event loop these return an awaitable; the annotations name its result.
@@ -6,7 +6,7 @@ or `change` runs. On an event loop these return an awaitable; the annotations na
 A call uses the tube's options as the session knows them. `transport/attempt.py` says what to do after an error reply,
 and `Port.settle` does it.
 
-A call that is interrupted or cancelled took full effect or none. A take whose caller is gone is undone by the call's
+A call that is interrupted or cancelled has its full effect or none. A take whose caller is gone is undone by the call's
 `undo`, so `take` and `take_many` lose no task. A `next` in a thread is not undone: its session keeps the task.
 """
 
@@ -150,7 +150,7 @@ class Port(PortBase[F]):
     def change(self, flow: Flow[T]) -> T:
         """Run a flow that may make a task available or free room; then serve the waiters of this process."""
         shared = self.shared
-        # Otherwise a marker wakes their thread just as soon.
+        # Without a test's clock, a marker wakes their thread just as soon.
         if self.connection.store.manual and (shared.queue.take_waiters or shared.queue.put_waiters):
             flow = shared.serving.serve_after(flow)
         return self.connection.run(flow)
@@ -170,8 +170,8 @@ class Port(PortBase[F]):
     ) -> Request[F]:
         """Return a request about a task; `words`: further arguments of its script.
 
-        `looks`: the task may be held by any caller, and the reply contains it; otherwise its holder knows it. `ends`:
-        the call ends the take. `data`: the new data of the task.
+        `looks`: any caller may hold the task, and the reply contains its data; otherwise the caller holds it and has
+        its data. `ends`: the call ends the take. `data`: the new data of the task.
         """
         id, _, view = self.resolve_task(task)
         lease = view if isinstance(view, Lease) else None
@@ -235,7 +235,7 @@ class Port(PortBase[F]):
         reply = yield ScriptCall(script("damage"), self.shared.key, ("1",))
         self.shared.is_damaged = type(reply) is ErrorReply
         if self.shared.is_damaged:
-            _log.error("tube %r may be damaged: run `tubes repair`, or give this program its rights", self.shared.name)
+            _log.error("tube %r may be damaged: run `tubes repair`, or give this user the rights", self.shared.name)
 
     def lane_full(self, reply: ErrorReply) -> TubeFull:
         """Return the error for a put into a full lane."""

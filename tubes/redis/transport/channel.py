@@ -147,8 +147,8 @@ class ThreadChannel:
     def begin_wait(self, key: str, words: tuple[Word, ...], call: ScriptCall | None, sent: Callable[[], None]) -> None:
         """Send a blocking command, and a call behind it if one is given.
 
-        Both are sent at once: the server runs the call as soon as the command ends. `call`: has its slot and its number
-        already. `sent`: called once they are sent. Until `end_wait` only `disconnect` may be called.
+        Both are sent at once: the server runs the call as soon as the command ends. `call` already has its slot and its
+        number. `sent`: called once they are sent. Until `end_wait` only `disconnect` may be called.
         """
         with self._lock:
             packed = pack(*words)

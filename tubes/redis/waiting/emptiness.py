@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LONGEST: Final = 5 * SECOND
 #: The interval after a connection error, in microseconds.
 _RETRY_INTERVAL: Final = SECOND // 5
-#: How long an event may take after a check has not found its task, in microseconds.
+#: The longest delay of an event after a check has not found its task, in microseconds.
 _EVENT_DELAY: Final = SECOND // 5
 
 
