@@ -45,7 +45,7 @@ class LimitedLane(Protocol):
 
 
 class RateLimits:
-    """Shared by the rate limits of a tube: its default limits, its timers, and the counter of starts."""
+    """The part that the rate limits of a tube share: its default limits, its timers, and the counter of starts."""
 
     def __init__(self, options: Mapping[str, Any], timers: Timers[Any]) -> None:
         self.timers: Final = timers
@@ -92,7 +92,7 @@ class RateLimits:
 
 
 class RateLimit:
-    """The starts and limits of a lane. Most lanes of most tubes need none.
+    """The starts and limits of a lane. Most lanes of most tubes need no such object.
 
     While the lane is in cooldown or blocked, this object is an item of the timers, as a task is: `due` is the time of
     its next start. Such a lane has no task on offer, so takes never see it. A free lane without its full burst is an

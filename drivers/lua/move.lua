@@ -12,7 +12,7 @@
 --#if WAS_READY|WAS_TAKEN|TO_READY|TO_TAKEN
 --#include lane_before
 --#end
--- Leave.
+-- Leave the old state.
 --#if WAS_TAKEN
 call('ZREM', M .. ':taken', task.id)
 --#if PACED
@@ -40,7 +40,7 @@ task.ttl = BURIED_FOR and math.max(now - task.created, 0) + BURIED_FOR  --#unles
 --#end
 --#end
 change(task)  --#if UPDATES
--- Enter.
+-- Enter the new state.
 --#if TO_DONE
 call('HDEL', M .. ':tasks', task.id)
 leave_lane(task.lane or 'nil', 1)  --#if LANE_ROOM

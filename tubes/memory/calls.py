@@ -505,7 +505,7 @@ class CallPort(Port[F]):
         return self._do(self.shared.statistics)
 
     def select(self, filters: Filters, scan: Scan, most: int, with_data: bool) -> list[Any]:
-        """Return the next part of a selection, as tasks or (not `with_data`) as it has seen them."""
+        """Return the next part of a selection: tasks, or the `Seen` of each without `with_data`."""
 
         def act(now: int) -> list[object]:
             found = selecting.select(self._engine, now, filters, scan, most, encoded=self.codec is not None)

@@ -331,7 +331,7 @@ class Port(PortBase[F]):
         return None if waiter.result is PENDING else waiter.result
 
     def must_keep_waiting(self, waiter: Waiter) -> bool:
-        """Return False: memory needs no disk that a waiter could wait for."""
+        """Return False: in memory there is no disk to wait for."""
         return False
 
     def abandon(self, waiter: Waiter) -> None:

@@ -45,7 +45,7 @@ local function release_for_all(ids)
   release_each(ids, 'release', streams)
 end
 
--- Release the tasks of a session by its token, at most `limit`. Returns how many it held.
+-- Release the tasks of a session by its token, at most `limit`. Return the number of tasks that it held.
 local function release_session(token, limit)
   local session = tonumber(string.match(token, '%d+'))
   local first = session * TAKES
@@ -68,7 +68,7 @@ local function store_slot()
   call('HSET', M, ARGV[2], about)
 end
 
--- Forget a session, the last replies to its callers, and some of the processes whose waiting has expired. Returns
+-- Forget a session, the last replies to its callers, and some of the processes whose waiting has expired. Return
 -- false if a caller has so many slots that another call is needed.
 local function remove_session(token)
   local about = call('HGET', M, token) or ''

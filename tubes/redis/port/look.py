@@ -65,7 +65,7 @@ def statistics(port: Port[F]) -> Statistics:
 
 
 def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bool) -> Flow[list[Any]]:
-    """Return the next part of a selection, as tasks or (not `with_data`) as it has seen them."""
+    """Return the next part of a selection: tasks, or the `Seen` of each without `with_data`."""
     state, back, cursor = filters.state, "1" if filters.newest_first else "", scan.cursor
     letter = "" if state is None else state.value
     only = _filter_word(filters, scan.bound, with_data=with_data)
@@ -189,7 +189,7 @@ def oldest_ready_age(port: Port[F]) -> Flow[float | None]:
 
 
 def due_histogram(port: Port[F], edges: Iterable[Seconds]) -> Flow[list[int]]:
-    """Count tasks by when they are due."""
+    """Count tasks by their due times."""
     return [
         number_of(count) for count in list_of((yield from port.run_script("due", tuple(known_options.edges(edges)))))
     ]
@@ -257,7 +257,7 @@ def _filter_word(filters: Filters, bound: int | None, *, with_data: bool) -> byt
 def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statistics:
     """Return the statistics in a script's reply; a pause that ended before `now` is ignored.
 
-    Raise `ValueError` or one of `validation.WRONG` for an unreadable reply.
+    Raises one of `validation.WRONG` for an unreadable reply.
     """
     total, taken, buried, counts, _, paused, *kept = list_of(reply)
     total, taken, buried = map(number_of, (total, taken, buried))

@@ -226,7 +226,7 @@ class ThreadPort(TubePort[F]):
         return super().next(task)
 
     def _ack_words(self, task: TaskView) -> tuple[tuple[Word, ...], bytes]:
-        """Return a script's arguments for the ack of a task, and the same as the end of the request."""
+        """Return a script's arguments for the ack of a task, and their packed form, which ends the request."""
         id, take, known = b"%d" % task._record.id, b"%d" % task._take, self.known_facts_word(task).encode()
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n%b\r\n" % (len(id), id, len(take), take, known)
         if self._driver.lane is None:

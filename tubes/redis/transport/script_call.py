@@ -68,7 +68,7 @@ _NO_SCRIPT: Final = Script(b"", b"", ANY)
 class ScriptCall:
     """A script with its arguments.
 
-    `slot`: the slot that keeps its reply, if not a slot of the channel: for a session other than the channel's.
+    `slot`: the slot that keeps its reply; None: the slot that the channel passes to `begin`.
     """
 
     #: The number of replies to the request. The last one is the result, unless one is an error.
@@ -104,7 +104,6 @@ class ScriptCall:
         self.undo: Final = undo
         #: Other keys the script may touch; with a session, all keys of the tube.
         self.parts: Final = parts if session is None else PARTS + parts
-        # The slot that keeps its reply, if not the slot that the channel passes to `begin`.
         self._own_slot: Final = slot
         #: True if it may have run already.
         self.resent = False
@@ -127,7 +126,7 @@ class ScriptCall:
         """Encode the request; `with_text`: send the text of the script instead of its hash.
 
         `moving`: name all keys that it may use. In a cluster a hash slot moves to another node key by key. A server
-        refuses a script that names a key which has moved; without the names, the script would stop half way.
+        refuses a script that names a key which has moved; without the names, the script would stop halfway.
         """
         command = ("EVAL", self.script.text) if with_text else ("EVALSHA", self.script.sha)
         keys: tuple[Word, ...] = (1, self.key)
