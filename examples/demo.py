@@ -109,9 +109,9 @@ def conclude(console: Console, trial: Trial, control: Trial) -> bool:
         return False
     checks = [
         *about_hosts(trial),
-        proof.left_alone(trial.records),
+        proof.retry_after_kept(trial.records),
         proof.fetched_once(trial.records),
-        proof.rested(trial.records, BACKOFF),
+        proof.backoff_kept(trial.records, BACKOFF),
         proof.hopeless_buried(trial.records, ATTEMPTS, {task.data: task.reason for task in trial.buried}),
     ]
     if control.records:

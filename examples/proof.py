@@ -89,7 +89,7 @@ def interval_kept(records: Iterable[Record], interval: float) -> Check:
     return check_waits("an interval between requests to one host", {interval: gaps} if gaps else {})
 
 
-def left_alone(records: Iterable[Record]) -> Check:
+def retry_after_kept(records: Iterable[Record]) -> Check:
     """Check that a host gets no request before its Retry-After is over."""
     waits: defaultdict[float, list[float]] = defaultdict(list)
     for record in records:
@@ -114,7 +114,7 @@ def fetched_once(records: Collection[Record]) -> Check:
     return Check("no URL fetched twice", kept, f"{once} URLs fetched once, {again} again")
 
 
-def rested(records: Iterable[Record], backoff: tubes.Backoff) -> Check:
+def backoff_kept(records: Iterable[Record], backoff: tubes.Backoff) -> Check:
     """Check that failed pages are delayed by the backoff before the next attempt."""
     waits: defaultdict[float, list[float]] = defaultdict(list)
     for fetches in by_url(records).values():

@@ -19,7 +19,7 @@ def machine() -> str:
 
 
 def write_result(page: Path, name: str, result: str) -> None:
-    """Write a result into a page, between the marks of this name."""
+    """Write a result into a page, between the comments with this name."""
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
     before, _, rest = page.read_text().partition(begin)
     _, _, after = rest.partition(end)

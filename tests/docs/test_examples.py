@@ -120,12 +120,12 @@ def test_requests_to_each_host_keep_interval(seen: Seen) -> None:
 def test_crawler_respects_retry_after(seen: Seen) -> None:
     throttled = [fetch for record in seen.records for fetch in record.fetches if fetch.status == 429]
     assert {fetch.retry_after for fetch in throttled} == {1}
-    assert proof.left_alone(seen.records).kept
+    assert proof.retry_after_kept(seen.records).kept
     longer = [
         proof.Record(record.url, 1, [fetch._replace(retry_after=fetch.retry_after * 30) for fetch in record.fetches])
         for record in seen.records
     ]
-    assert proof.left_alone(longer).kept is False
+    assert proof.retry_after_kept(longer).kept is False
 
 
 @pytest.mark.full
@@ -146,8 +146,8 @@ def test_no_url_is_fetched_twice(seen: Seen) -> None:
 
 
 def test_failed_pages_are_retried_with_increasing_delay(seen: Seen) -> None:
-    assert proof.rested(seen.records, BACKOFF).kept
-    assert proof.rested(seen.records, tubes.Backoff(BACKOFF.first * 20)).kept is False
+    assert proof.backoff_kept(seen.records, BACKOFF).kept
+    assert proof.backoff_kept(seen.records, tubes.Backoff(BACKOFF.first * 20)).kept is False
     assert seen.statistics.calls["delay"] == seen.statistics.calls["release"] - len(seen.buried) > 0
 
 

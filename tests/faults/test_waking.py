@@ -132,7 +132,7 @@ def test_task_taken_for_a_cancelled_waiter_is_given_back(server: LocalServer) ->
 
 
 def test_next_waiter_gets_the_task_of_a_cancelled_waiter(server: LocalServer) -> None:
-    """The next waiter is of the same session, or of another one, for which the task is first returned to the tube."""
+    """The next waiter has the same session, or another one: then the task is first returned to the tube."""
 
     async def main() -> None:
         async with tubes.aio.connect(server.url) as queue, await queue.session() as session:

@@ -177,7 +177,7 @@ def test_process_forked_by_a_handler_ends_on_a_signal(jobs: tubes.Tube, url: str
 def test_worker_survives_a_server_outage(
     handler: str, gives_up: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The outage may occur while it waits or while a handler works, whose task is then acked, or make calls fail."""
+    """The server fails while the worker waits, and again while a handler works; if `gives_up`, calls fail."""
     if gives_up:
         monkeypatch.setattr("tubes.redis.transport.attempt.PATIENCE", 0.1)
     server = LocalServer(**OUTLIVES_KILLS)

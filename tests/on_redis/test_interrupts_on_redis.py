@@ -19,7 +19,7 @@ from tests.support.interrupting import interrupt_twice
 from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 
-#: A socket that is interrupted while it connects is closed when its last reference goes.
+#: A socket that is interrupted while it connects is closed by the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 #: More moments than any call has.
 MANY = 1000
@@ -143,7 +143,7 @@ def test_interrupted_waiting_take_loses_no_task(queue: tubes.Queue, method: str)
             if result:
                 tube.admin.release_all()
             assert eventually(lambda: tube.statistics().tasks["taken"] == tube.statistics().waiting == 0), moments
-            # The take that was on its way for the interrupted call may hold the task for a moment.
+            # A take that was already sent for the interrupted call may hold the task for a moment.
             found: list[tubes.Task] = []
             assert eventually(lambda found=found: found.extend(tube.take_many(2, 0)) or found), moments  # type: ignore[misc]
             (ready,) = found

@@ -57,7 +57,7 @@ class Desk:
         for _ in range(5):
             if task := self.tube.take(timeout=0):
                 return task
-            self.clock.advance(1)  # All lanes are in their interval.
+            self.clock.advance(1)  # All lanes are in cooldown.
         raise AssertionError("nothing can be taken")
 
     def set_meta(self, **fields: object) -> None:
@@ -186,7 +186,7 @@ def others_wait(desk: Desk) -> None:
     desk.client.hset("tubes:{t}:waiting", "p:room", "0 1 9000000000000000000")
 
 
-WAYS: dict[str, Callable[[Desk], None]] = {"nobody waits": lambda desk: None, "others wait": others_wait}
+WAYS: dict[str, Callable[[Desk], None]] = {"no waiters": lambda desk: None, "waiters": others_wait}
 
 
 @pytest.mark.sample(2)

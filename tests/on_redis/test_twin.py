@@ -96,7 +96,7 @@ def facts(result: Any) -> Result:
         times: tuple[Any, ...] = (result.created, result.ttl, result.ttr, result.due, result.expires)
         more: tuple[Any, ...] = (result.key, result.max_attempts, result.reason, result.created_now, result.context)
         more += result.calls, result.keep_done, result.result, result.ended, result.why
-        if result.state != "done":  # A holder that acks its task has it as it was taken.
+        if result.state != "done":  # The result of an ack has the values that the task had when it was taken.
             more += result.saved, result.progress, result.note
         # The times of a remembered key are not stored.
         times = () if result.state == "done" and not result.created_now else times

@@ -168,7 +168,7 @@ def test_puts_waiting_for_room_are_found_by_their_size(client: Any, queue: tubes
     tube.statistics()
     assert not client.exists(room)
     client.zadd("tubes:{load}:wanting", {"one": 2})
-    # Its time ends, and then that of all others: they are removed some at a time, and the last marker finds no waiter.
+    # First this waiter expires, then all others. They are removed in parts, and the last marker finds no waiter.
     client.hset("tubes:{load}:waiting", "one:room", "0 2 1")
     for _ in range(3):
         tube.take(timeout=0).ack()

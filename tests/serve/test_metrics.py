@@ -23,7 +23,7 @@ from tubes.serve.app import App
 from tubes.serve.metrics import BUCKETS, NAMES, Metrics
 from tubes.serve.tokens import ANONYMOUS
 
-#: By the name of a sample: its values by the values of its labels, in the order of the labels' names.
+#: The values of samples, by name and by the values of their labels, which are sorted by the names of the labels.
 Samples: TypeAlias = dict[str, dict[tuple[str, ...], float]]
 REQUESTS, SECONDS, WAITING, STREAMS, SESSIONS, CONNECTIONS = NAMES
 

@@ -63,8 +63,8 @@ class Chaos:
         """Return the number of faults of each kind."""
         return dict(Counter(what for _, what in self.log))
 
-    def run(self, until: float, rest: float) -> None:
-        """Cause faults until then, `rest` seconds apart on average, each kind once before any repeats."""
+    def run(self, until: float, pause: float) -> None:
+        """Cause faults until the time `until`, `pause` seconds apart on average, each kind once before any repeats."""
         first = list(self._acts)
         self._rng.shuffle(first)
         weights = [weight for _, weight in self._acts.values()]
@@ -72,7 +72,7 @@ class Chaos:
             what = first.pop() if first else self._rng.choices(list(self._acts), weights)[0]
             self.log.append((time.monotonic(), what))
             self._acts[what][0]()
-            self._stopped.wait(rest * 2 * self._rng.random())
+            self._stopped.wait(pause * 2 * self._rng.random())
 
     def _kill_worker(self) -> None:
         number = self._rng.randrange(self.spared, len(self._workers))

@@ -40,9 +40,9 @@ _PATIENCE: Final = 90.0
 
 
 def soak(
-    seconds: float, seed: int, *, program: str = "valkey", rest: float = 1.0, workers: int = len(_WORKERS)
+    seconds: float, seed: int, *, program: str = "valkey", pause: float = 1.0, workers: int = len(_WORKERS)
 ) -> Part:
-    """Run and evaluate. `workers`: the number of workers, from the first; five are one per tube."""
+    """Run a soak and evaluate it. `pause`: the average seconds between faults; `workers`: five are one per tube."""
     rng = random.Random(seed)
     seeds = (str(number) for number in count(seed * 1000))
     with ExitStack() as stack:
@@ -66,7 +66,7 @@ def soak(
         began = time.monotonic()
         meter = Meter(server, watched, {**spared, **makers}, began)
         stack.callback(meter.close)
-        chaos.run(began + seconds, rest)
+        chaos.run(began + seconds, pause)
         meter.close()
         for actor in producers + team:
             actor.report_silence()

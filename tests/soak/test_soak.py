@@ -26,7 +26,7 @@ pytestmark = pytest.mark.full
 
 
 def test_a_short_soak_on_a_server_keeps_the_rules() -> None:
-    part = on_server.soak(2.0, seed=1, rest=0.05, workers=5)
+    part = on_server.soak(2.0, seed=1, pause=0.05, workers=5)
     assert part.mistakes == []
     assert part.is_good
     assert part.judged > 50

@@ -209,7 +209,7 @@ def table() -> list[Row]:
         ("a result of an unknown task", TaskNotFound, lambda s: s.plain.result(99)),
         ("a result that JSON cannot hold", CodecError, lambda s: s.taken.ack(result=object())),
         ("checkpoint of another session's task", TaskNotTaken, lambda s: s.plain._checkpoint(s.foreign, 1)),
-        ("checkpoint of a task that nobody holds", TaskNotTaken, lambda s: s.plain._checkpoint(1, 1)),
+        ("checkpoint of a task without a holder", TaskNotTaken, lambda s: s.plain._checkpoint(1, 1)),
         ("checkpoint with a value that is not JSON", CodecError, lambda s: s.taken.checkpoint({1, 2})),
         ("checkpoint with a large value", InvalidOption, lambda s: s.taken.checkpoint("x" * 65_535)),
         ("checkpoint with a long note", InvalidOption, lambda s: s.taken.checkpoint(note="x" * 1001)),

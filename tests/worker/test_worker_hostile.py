@@ -687,7 +687,7 @@ def test_worker_whose_acks_are_refused_stops_taking(caplog: pytest.LogCaptureFix
         assert 0 < len(started) <= 6  # Two in handlers, two being acked, and two refused.
         server.client().acl_setuser("default", commands=["+hdel"], enabled=True)
         running.join(30)
-        # A task whose ack was refused halfway is ready again, once the tube is repaired: it is done once more.
+        # A task whose ack was refused halfway is ready again after the repair of the tube, and is done a second time.
         summaries.append(worker.run(burst=True))
         assert tube.statistics().tasks["total"] == 0
         assert {*started} == {*range(20)}
