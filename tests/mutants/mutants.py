@@ -555,7 +555,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "ids are reused after reopening",
         "tubes/durable/reading.py",
-        'facts["next_id"], 0 if most is None else most - ids[0] + 1)',
+        'facts["next_id"], 0 if last is None else last - ids[0] + 1)',
         'facts["next_id"])',
         _of("tests/durable/test_opening.py", "ids_are_not_reused_after_reopening"),
     ),

@@ -128,7 +128,7 @@ def put_in_place(made: Path, path: Path) -> None:
 class Transaction:
     """See `Database.transaction`.
 
-    It is not a generator: after an interrupt that would be closed at any later moment, and roll back then.
+    It is not a generator: an interrupted generator may be closed at any later moment, and would roll back then.
     """
 
     def __init__(self, database: Database) -> None:
@@ -238,7 +238,7 @@ class Database:
         self.dropped_numbers[:] = (number for (number,) in self.execute(f"SELECT value {FROM_DROPPED}").fetchall())
 
     def sweep(self, now: int) -> bool:
-        """Remove some rows of dropped tubes, a few at a time to need little room; return False after the last one."""
+        """Remove some rows of dropped tubes: few, so as to need little disk space. Return False after the last one."""
         if not self.dropped_numbers:
             return False
         number = self.dropped_numbers[0]

@@ -104,7 +104,7 @@ class JournaledEngine(Engine):
         self.truncated = False
         #: True if the rows of its tasks need all columns.
         self.has_extras = bool(driver.lane)
-        #: The reserve of room on the disk.
+        #: The reserve of disk space.
         self.reserve: Reserve | None = None
         super().__init__(name, driver, options)
         # Every change needs its time.
@@ -160,7 +160,7 @@ class JournaledEngine(Engine):
         return len(self.tasks) + sum(id not in self.tasks and id not in self.dirty for id in self.deferred.tasks)
 
     def merge_deferred(self) -> None:
-        """Move the deferred changes of tasks that a call has changed, too, to the changes of calls."""
+        """Move a deferred change to the changes of calls if a call has changed the same task."""
         deferred = self.deferred
         if not (deferred.tasks or deferred.done):
             return
@@ -292,6 +292,6 @@ class JournaledEngine(Engine):
 
     @override
     def _apply_pause(self) -> None:
-        # Also while indexes are rebuilt: then some of the noted moves may not have happened.
+        # This also runs while indexes are rebuilt: then some of the noted moves may not have happened.
         self.facts_changed = self.facts_changed or self._noted is self.dirty
         super()._apply_pause()

@@ -70,7 +70,7 @@ def _size(path: Path) -> int:
 
 
 class Reserve:
-    """A file that reserves room on the disk, so that tasks can be acked when the disk is full."""
+    """A file that reserves disk space, so that tasks can be acked when the disk is full."""
 
     # Twice the size of the log before a checkpoint. It is released in steps, since other programs may use the room.
     _SIZE: Final = 8 * 2**20
@@ -107,7 +107,7 @@ class Reserve:
     def restore(self) -> None:
         """Reserve the room again before a put. Raises `StoreFull` if the disk is still full.
 
-        Free pages in the file count as room, too: puts may use them while they are more than an eighth of the file.
+        Free pages in the file also count as room: puts may use them while they are more than an eighth of the file.
         """
         read_number = self._read_number
         with suppress(sqlite3.Error):
@@ -116,7 +116,7 @@ class Reserve:
         self._allocate()
 
     def check_optional(self) -> None:
-        """Raise `StoreFull` if most of the room is used: for unneeded writes, and for done tasks that are kept."""
+        """Raise `StoreFull` if most of the room is used: for optional writes, and for kept done tasks."""
         free, growth = self._measure()
         if free - growth < self._SIZE // 4:
             self.restore()

@@ -7,21 +7,21 @@ of each critical section `Journal.commit` writes them in one transaction, and cl
 
 A short commit writes only rows of tasks. Most calls put, take or ack one task, and their commit is one statement. The
 column `moved` holds the epoch of the tube and three bits: the task was put, taken or acked in this epoch. When the
-store is opened, `read_engine` counts these bits, and adds them to the counters in the facts. The row of a task that has
-gone stays until the end of the epoch, so that its moves are counted, and its id is not reused.
+store is opened, `read_engine` counts these bits, and adds them to the counters in the facts. The row of a removed task
+stays until the end of the epoch, so that its moves are counted and its id is not reused.
 
-A full commit also writes facts, keys and lanes, removes the rows of tasks that have gone, and begins the next epoch. It
-is needed if a change is not in the rows of tasks (`facts_changed`), if the lanes of the tube have rate limits, if
-deferred changes wait, and after 500 moves.
+A full commit also writes facts, keys and lanes, deletes the rows of removed tasks, and begins the next epoch. It is
+needed if a change is not in the rows of tasks (`facts_changed`), if the lanes of the tube have rate limits, if deferred
+changes are pending, and after 500 moves.
 
-Changes by time (a delay, ttr or ttl is over) and by the end of a session are deferred: a restart repeats them, so they
-need not be written with the call that notices them. They are written after it, 500 at a time, and wait while the disk
-is full.
+Changes by time (a delay, ttr or ttl ends) and by the end of a session are deferred: a restart repeats them, so they
+need not be written with the call that notices them. They are written after it, 500 at a time, or later if the disk is
+full.
 
 Failures. (1) If the disk is full or a row is too large, the transaction is rolled back, and the tube calls `undo`,
 which reads it from the database again. (2) If an interrupt ends a commit, the notes remain, and the next commit writes
-them. (3) If the process is killed, SQLite rolls the transaction back. Tasks that were taken become ready at the next
-opening.
+them. (3) If the process is killed, SQLite rolls the transaction back. Taken tasks become ready when the store is opened
+again.
 """
 
 from __future__ import annotations
@@ -79,17 +79,17 @@ class Journal:
         self._epoch = epoch
         # The engine's `next_id` at the last commit.
         self._next_id = engine.next_id
-        #: True after the tube was dropped: the journal writes nothing any more.
+        #: True after the tube was dropped: then the journal writes nothing.
         self.dropped = False
         #: During `undo`: the holds at the last commit, and the tasks in memory.
         self.undo_state: tuple[dict[int, tuple[Hold, int]], dict[int, Entry]] | None = None
-        # True until the first full commit, which removes rows of tasks and keys that had gone before the opening.
+        # True until the first full commit, which deletes the rows of tasks and keys that were removed earlier.
         self._is_new = True
 
     def drop(self, now: int) -> bool:
-        """Remove the tube, but leave its rows to `Database.sweep`, so that a drop needs little room."""
+        """Remove the tube, but leave its rows to `Database.sweep`: a drop needs little disk space."""
         engine, database = self._engine, self._database
-        # If an interrupt ends this, the next commit writes the tube as a new one.
+        # After an interrupt here, the next commit writes the tube as a new one.
         engine.facts_changed = engine.truncated = True
         try:
             with database.transaction():
@@ -125,7 +125,7 @@ class Journal:
         engine.close_hold(now, hold)
 
     def request_cleanup(self) -> None:
-        """Let the next commit of a change remove the rows of tasks that have gone."""
+        """If tasks have changed, make the next commit a full one, which deletes the rows of removed tasks."""
         if self._engine.dirty:
             self._engine.facts_changed = True
 
@@ -177,7 +177,7 @@ class Journal:
         return bool(changed) or engine.next_id != self._next_id
 
     def commit_deferred(self, ids: Iterable[int], now: int) -> bool:
-        """Write the deferred changes of these tasks. Raises `StoreFull` if they would use the room for calls."""
+        """Write the deferred changes of these tasks. Raises `StoreFull` if calls need the remaining space."""
         engine, deferred = self._engine, self._engine.deferred
         if self.dropped:
             return False
@@ -209,13 +209,14 @@ class Journal:
     def _row(self, base: int, entry: Entry, moved: int) -> Row:
         engine = self._engine
         id = entry.id
-        now = engine.tasks.get(id)
-        if now is None:
+        current = engine.tasks.get(id)
+        if current is None:
             return base | id, None, 0, REMOVED, entry.attempts, moved, None
-        crc = crc32(now.data, id)  # As `rows.checksum`, but faster.
-        if now.extras is None and not engine.has_deadlines and not engine.has_extras:
-            return base | id, now.data, now.created, CODES[now.state], now.attempts, moved, crc  # type: ignore[index]
-        return *full_row(base, now, moved, has_times=engine.has_times), crc
+        crc = crc32(current.data, id)  # Like `rows.checksum`, but faster.
+        if current.extras is None and not engine.has_deadlines and not engine.has_extras:
+            code = CODES[current.state]  # type: ignore[index]
+            return base | id, current.data, current.created, code, current.attempts, moved, crc
+        return *full_row(base, current, moved, has_times=engine.has_times), crc
 
     def _put(self, rows: list[Row]) -> None:
         for statement, length in ((PUT_SHORT, 7), (PUT_FULL, 14)):

@@ -5,7 +5,7 @@ of the file by itself, without its parents (https://sqlite.org/fileformat2.html)
 
 - It skips the pages in the list of free pages, because they keep old copies of rows.
 - The first byte of a page is 13 for a leaf of a table, 10 for a leaf of a table WITHOUT ROWID, and 2 for an inner page
-  of such a table, which has rows, too. The header of the page is followed by an array of offsets, one for each cell.
+  of such a table, which also has rows. The header of the page is followed by an array of offsets, one for each cell.
 - A cell is the length of a record, its rowid (tables only) and the record. A long record continues on a chain of
   overflow pages.
 - A record is a header, with one type for each column, and the values. The number of columns and the types of the first

@@ -81,9 +81,9 @@ def read_engine(
 def _count(engine: JournaledEngine, database: Database, facts: Facts, epoch: int, ids: tuple[int, int]) -> None:
     """Restore the counters: the values in the facts, and the moves of the last epoch."""
     rows.read_uses(engine, facts["uses"])
-    most: int | None = database.execute("SELECT max(key) FROM tasks WHERE key BETWEEN ? AND ?", ids).fetchone()[0]
+    last: int | None = database.execute("SELECT max(key) FROM tasks WHERE key BETWEEN ? AND ?", ids).fetchone()[0]
     # Ids are never reused, even if the call that used them was undone.
-    engine.next_id = max(engine.next_id, facts["next_id"], 0 if most is None else most - ids[0] + 1)
+    engine.next_id = max(engine.next_id, facts["next_id"], 0 if last is None else last - ids[0] + 1)
     next_take = facts["next_take"]
     counted = "SELECT moved & 7, count(*) FROM tasks WHERE key BETWEEN ? AND ? AND moved>>3=? GROUP BY 1"
     for moves, count in database.execute(counted, (*ids, epoch)):

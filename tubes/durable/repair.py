@@ -143,7 +143,7 @@ def _insert(file: sqlite3.Connection, found: Iterable[Found]) -> None:
 def _missing_tasks(file: sqlite3.Connection, pages: int, cells: int) -> list[Problem]:
     """Return the number of missing rows of tasks, from the numbers of rows in the facts of tubes.
 
-    A tube writes its facts at the end of each epoch. Every id since then has a row, even if its task has gone.
+    A tube writes its facts at the end of each epoch. Every id since then has a row, even if its task was removed.
     """
     found: list[Problem] = []
     names = _tube_names(file)

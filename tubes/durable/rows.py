@@ -28,7 +28,7 @@ _MASK: Final = (1 << ID_BITS) - 1
 #: States by their codes in rows: SQLite stores the values 0 and 1 without a byte of data.
 _STATES: Final[tuple[State, ...]] = (State.READY, State.TAKEN, State.BURIED, State.DELAYED)
 CODES: Final = {state: code for code, state in enumerate(_STATES)}
-#: The code of a task that has gone, whose row stays until the end of the epoch.
+#: The code of a removed task, whose row stays until the end of the epoch.
 REMOVED: Final = len(_STATES)
 
 #: The columns of plain tasks, and all columns.
@@ -194,7 +194,7 @@ def shift_done(base: int, done: Done, span: int) -> Row:
 
 
 def driver_text(driver: Driver) -> str:
-    """Return the attributes of a driver as JSON; of its `rank` hook only if there is one."""
+    """Return the attributes of a driver as JSON; of its `rank` hook only whether it has one."""
     return json.dumps(
         {
             "name": driver.name,

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How many deferred tasks are written at a time: few, to need little room.
+#: Deferred tasks per write: few, so as to need little disk space.
 _DEFERRED_BATCH: Final = 500
 
 
 class DurableTube(SharedTube):
     """A tube of a durable store.
 
-    Every critical section ends with `end_section`, which here calls `serve` also without waiters: it commits, and wakes
+    Every critical section ends with `end_section`, which here calls `serve` even without waiters: it commits, and wakes
     the served waiters only after that, so that no caller gets a result that may be lost.
     """
 
@@ -46,7 +46,7 @@ class DurableTube(SharedTube):
     def __init__(self, clock: Clock, lock: Lock, engine: JournaledEngine, journal: Journal, files: Files) -> None:
         super().__init__(clock, lock, engine)
         self.born = engine.born  # type: ignore[misc]
-        # Distinguishes leases of different openings: a file that has lost its last commits reuses take numbers.
+        # Distinguishes leases from before and after a reopening: a file that lost its last commits reuses take numbers.
         self.opening = uuid4().int >> 64
         self.journal: Final = journal
         self._files: Final = files
@@ -117,7 +117,7 @@ class DurableTube(SharedTube):
             return
         engine = self.engine
         ids = [*engine.deferred.tasks, *(engine.deferred.done - engine.deferred.tasks.keys())]
-        ids.sort(key=lambda id: id in engine.tasks)  # Tasks that have gone make room.
+        ids.sort(key=lambda id: id in engine.tasks)  # Deleted rows free space for the others.
         try:
             for start in range(0, len(ids), _DEFERRED_BATCH):
                 self._files.write(partial(self.journal.commit_deferred, ids[start : start + _DEFERRED_BATCH]), now)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _pause_gc() -> Generator[None]:
-    """Disable garbage collection: all new objects stay, and repeated scans would take a third of the time."""
+    """Disable garbage collection: all new objects survive, and repeated scans would take a third of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -142,8 +142,8 @@ class DurableStore(MemoryStore):
             for number, facts in tubes:
                 execute("UPDATE tubes SET facts=? WHERE number=?", (rows.shift_facts(facts, span), number))
             for number, name, facts in execute("SELECT tube, name, facts FROM lanes").fetchall():
-                put_back = rows.shift_rate(facts, span)
-                execute("UPDATE lanes SET facts=? WHERE tube=? AND name=?", (put_back, number, name))
+                shifted = rows.shift_rate(facts, span)
+                execute("UPDATE lanes SET facts=? WHERE tube=? AND name=?", (shifted, number, name))
         return True
 
     def _load_tube(self, tube: TubeRow) -> None:
@@ -158,13 +158,13 @@ class DurableStore(MemoryStore):
             self.shared_tubes[tube.name] = SharedTube(self.clock, self.lock, engine)
             del self._unloaded[tube.name]
             return
-        # The former holders of tasks do not exist any more.
+        # The former holders of tasks no longer exist.
         engine.close_hold(now, hold)
         engine.expire(now)
         engine.reserve = self._files.reserve
         journal = Journal(database, engine, tube.number, self.namespace, tube.epoch)
         shared = DurableTube(self.clock, self.lock, engine, journal, self._files)
-        with suppress(StoreFull):  # The next opening repeats these changes.
+        with suppress(StoreFull):  # These changes are repeated when the store is opened again.
             shared.serve(now)
         self.shared_tubes[tube.name] = shared
         del self._unloaded[tube.name]
@@ -236,7 +236,7 @@ class DurableStore(MemoryStore):
         return super().create(name, driver, if_exists, temporary, options)
 
     def _ensure_loaded(self, name: str) -> None:
-        """Load a tube whose driver was registered after the opening. Raises the error of a store that has failed."""
+        """Load a tube whose driver was registered after the store was opened. Raises the error of a failed store."""
         self._files.check()
         if name in self._unloaded:
             self.lock.acquire()

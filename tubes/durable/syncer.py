@@ -18,8 +18,8 @@ class Syncer:
     """Syncs the log of a database.
 
     Commits are counted under the lock of the store, and do not wait for the disk. A caller then waits for its commit
-    outside of that lock: the first caller runs `fsync` for all commits so far. Later callers wait for it,
-    and run another one only if their commits came after its start.
+    outside of that lock: the first caller runs `fsync` for all commits so far. Later callers wait for it, and run
+    another one only if their commits came after its start.
     """
 
     def __init__(self, log: Path, fail: Callable[[OSError], StoreFailed]) -> None:
@@ -104,6 +104,6 @@ class Syncer:
         self._callbacks.put(None)
 
     def __del__(self) -> None:
-        # Not earlier: another thread may be in `fsync`.
+        # `close` cannot do this: another thread may be in `fsync`.
         if self._file is not None:
             os.close(self._file)
