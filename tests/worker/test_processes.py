@@ -83,7 +83,7 @@ def test_dying_process_fails_only_its_own_attempt(queue: tubes.Queue, tube: tube
         slow = tube.put(["sleep", 4], ttr=3)  # It sleeps longer than its ttr.
         with pytest.raises(CallFailed, match="ProcessDied: the process of the handler died: by SIGKILL"):
             tube.call("die", timeout=PATIENCE)
-        with pytest.raises(CallFailed, match="ProcessDied: the process of the handler died: it ended with 3"):
+        with pytest.raises(CallFailed, match="ProcessDied: the process of the handler died: exit code 3"):
             tube.call("leave", timeout=PATIENCE)
         assert eventually(lambda: tube.statistics().tasks["total"] == 2)
         assert slow.id not in [task.id for task in tube.select()]

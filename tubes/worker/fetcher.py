@@ -62,7 +62,7 @@ class Fetcher:
     async def fill(self, timeout: float | None) -> bool:
         """Start tasks until no task or no free handler is left. Sleeps after an error.
 
-        Returns True if it started a task, or if another look is worthwhile.
+        Returns True if it started a task, or if another attempt may find one.
         """
         try:
             started = await self._fill(timeout)
@@ -73,7 +73,7 @@ class Fetcher:
             self._tubes.clear()
             if isinstance(error, TubeNotFound) and timeout == 0:
                 self._log_missing(self.route.tubes)
-                return had_tubes  # One of several tubes was dropped: look at the others.
+                return had_tubes  # One of several tubes was dropped: try the others.
             seconds = self._next_delay()
             if isinstance(error, TubeNotFound):
                 self._log_missing(self.route.tubes, seconds)
@@ -89,7 +89,7 @@ class Fetcher:
             self._failures = 0
             return started
         await self._lifetime.sleep(seconds)
-        return timeout == 0  # In a burst: look once more.
+        return timeout == 0  # In a burst, try once more.
 
     def __str__(self) -> str:
         return f"{self._tube_names()}: {self.route.name}, {self.concurrency} at a time"

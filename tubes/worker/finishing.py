@@ -67,7 +67,7 @@ def carry_out(
         except (TaskNotTaken, TaskNotFound, TubeNotFound, QueueClosed):
             log_verdict(task, verdict, "lost")
             return "lost"
-        except InvalidOption as error:  # A retry with the same options would fail, too.
+        except InvalidOption as error:  # A retry with the same options would also fail.
             if all(argument is None for argument in arguments.values()):
                 raise
             log.warning("%s of %s is retried without its options: %s", verdict.method, name_of(task), error)
@@ -115,7 +115,7 @@ class Finishing:
         """Send the result of a task to its caller.
 
         `return_if_full`: return False when the server is full, so that the caller first finishes the task, which may
-        free memory. Otherwise retry then, too.
+        free memory. Without it, retry.
         """
         result, why = verdict.result, verdict.reason
         failures = 0
@@ -143,14 +143,14 @@ class Finishing:
 
 
 def _is_final(error: TubesError) -> bool:
-    """Return True if a retry of a reply would fail, too: invalid data, or no permission for the caller's tube."""
+    """Return True if a retry of a reply would also fail: invalid data, or no permission for the caller's tube."""
     if isinstance(error, ServerRefused):
         return str(error.facts.get("why")).startswith("NOPERM")
     return isinstance(error, (QueueClosed, ValueError))
 
 
 class Acks:
-    """Sends the acks of handlers that end in the same turn of the event loop as one call per tube.
+    """Sends the acks of handlers that end in the same iteration of the event loop as one call per tube.
 
     `end`: called with each task and its outcome; `fail`: called instead with the task and the error.
     """
@@ -164,7 +164,7 @@ class Acks:
         self._senders: Final[set[asyncio.Task[None]]] = set()
 
     def add(self, entry: InFlight) -> None:
-        """Ack a finished task together with the others of this turn of the event loop."""
+        """Ack a finished task together with the others of this iteration of the event loop."""
         tube = entry.task._tube
         group = self._gathered.get(tube)
         if group is not None:

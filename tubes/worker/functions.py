@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Shortest and longest delay, in seconds, of a task whose function this worker does not have.
 _DELAYS: Final = (1.0, 30.0)
-#: How many names of such functions are logged.
+#: Maximum names of such functions that are logged.
 _MAX_LOGGED: Final = 1000
 #: The task of the running function.
 current: Final[ContextVar[Any]] = ContextVar("tubes.current_task")

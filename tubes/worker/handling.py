@@ -98,7 +98,7 @@ class Handling:
             try:
                 plain_task = copy_to_api(Task, self._connections.thread_tube(task._tube), task)
                 entry.plain_task = plain_task
-                plain_task._take = task._take  # It may have been cancelled since the line above the last.
+                plain_task._take = task._take  # It may have been cancelled since it was copied.
                 result = handler(plain_task)
                 if inspect.iscoroutine(result):
                     result.close()

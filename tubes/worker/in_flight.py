@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tubes.worker.outcomes import Verdict
     from tubes.worker.routes import Route, Target
 
-#: Seconds by which a task is renewed that has no ttr, but a ttl that would expire.
+#: Seconds by which a task without a ttr is renewed, if its ttl would expire.
 _TTL_SPAN: Final = 30.0
 #: Shortest interval between two renewals, in seconds.
 _MIN_INTERVAL: Final = 0.01
@@ -60,7 +60,7 @@ class InFlight:
         self.task: Final = task
         self.route: Final = route
         self.target: Final = target
-        #: Its take, also after `task._take` says that it has ended.
+        #: Its take, even after `task._take` says that it has ended.
         self.take: Final = take_of(task)
         #: The asyncio task that runs the handler, or waits for its thread.
         self.runner: asyncio.Task[None] | None = None
@@ -89,7 +89,7 @@ class InFlight:
 
     @property
     def is_ended_by_handler(self) -> bool:
-        """True if the handler has ended the task itself, and goes on."""
+        """True if the handler has ended the task itself, and continues."""
         return FINISHED in (self.task._take, self.plain_task and self.plain_task._take)
 
     @property

@@ -26,13 +26,13 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
     """
 
     @override
-    def log(self, level: int, msg: object, *args: object, **more: Any) -> None:
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
         try:
-            more["stacklevel"] = 2  # Report the caller's line.
+            options["stacklevel"] = 2  # Report the caller's line.
             for task in args:
                 if isinstance(task, TaskName):
-                    more["extra"] = task.fields
-            super().log(level, msg, *args, **more)
+                    options["extra"] = task.fields
+            super().log(level, msg, *args, **options)
         except Exception:
             if logging.raiseExceptions and sys.stderr is not None:
                 with suppress(Exception):

@@ -144,7 +144,7 @@ def verdict_of(error: BaseException) -> Verdict:
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Return True for an `Interrupted`, also if a task group has wrapped it."""
+    """Return True for an `Interrupted`, even if a task group has wrapped it."""
     if isinstance(error, BaseExceptionGroup):
         return cast("BaseExceptionGroup[BaseException]", error).split(Interrupted)[1] is None
     return isinstance(error, Interrupted)
@@ -209,7 +209,7 @@ def name_of(task: TaskView) -> TaskName:
 
 
 def _is_of_worker(error: BaseException) -> bool:
-    """Return True if the worker raised this error itself, as at a timeout: its traceback is of no use."""
+    """Return True if the worker raised this error itself, as at a timeout: its traceback is useless."""
     return error.__cause__ is None and not hasattr(error, "__notes__") and _trace_of_handler(error) is None
 
 

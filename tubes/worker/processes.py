@@ -1,4 +1,4 @@
-"""Processes for handlers that need a core of their own: as many as there are calls at a time.
+"""Processes for handlers that need a core of their own: one for each simultaneous call.
 
 Each process serves one call at a time. So a process that dies, or is killed at its timeout, fails only one attempt.
 """
@@ -57,13 +57,13 @@ class ProcessTask:
     #: The time of the put, in seconds since the epoch.
     created: float = 0.0
     context: dict[str, str] | None = None
-    #: What the last `checkpoint` of an earlier attempt has stored, and its progress and note.
+    #: The data that the last `checkpoint` of an earlier attempt saved, and its progress and note.
     saved: Any = None
     progress: float | None = None
     note: str | None = None
 
     def checkpoint(self, saved: Any = None, *, progress: float | None = None, note: str | None = None) -> None:
-        """Store how far the handler got, as `Task.checkpoint` does. The worker's process does it."""
+        """Store how far the handler got, through the worker's process: see `Task.checkpoint`."""
         if _pipe is None:
             raise RuntimeError("checkpoint works in the process of a handler only")
         with _pipe_lock:
@@ -106,7 +106,7 @@ class Processes:
         with self._lock:
             self._running[take] = None
         try:
-            if task.cancelled:  # Before this call.
+            if task.cancelled:  # It was cancelled before this call.
                 raise TaskCancelled(id=task.id, tube=task.tube, reason=None)
             return self._call_in_child(target, task, take, work)
         finally:
@@ -225,7 +225,7 @@ class _Child:
         code = self.process.exitcode or 0
         with suppress(ValueError):
             return f"by {signal.Signals(-code).name}"
-        return f"it ended with {code}"
+        return f"exit code {code}"
 
     def _is_exiting(self) -> bool:
         """Return True if the process closed its pipe: wait for it then, because its exit code says why."""

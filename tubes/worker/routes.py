@@ -63,7 +63,7 @@ class Route:
     #: One target for all tasks; or, for task functions, the targets by the name in the task's data. The worker may add
     #: functions while it runs.
     target: Target | dict[str, Target] = field(hash=False)
-    #: How many handlers run at a time; None: as many as the worker's option says.
+    #: Maximum handlers that run at a time; None: the `concurrency` of the worker.
     concurrency: int | None = None
     #: Identifies the route: `off` makes a copy with fewer tubes and the same key.
     key: object = field(default_factory=object, repr=False)

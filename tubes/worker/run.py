@@ -6,11 +6,11 @@ carries out the verdict. A task is finished once, by the code that claims it fro
 `_handle_timeout` when the handler exceeds its timeout.
 
 If the worker loses a task, for example because it was cancelled, `_lose` claims it, and ends its handler: it cancels
-an async handler and kills the process of a handler. A plain handler goes on until its next checkpoint. The backend
+an async handler and kills the process of a handler. A plain handler continues until its next checkpoint. The backend
 reports a loss at once (`Port.on_loss`). After a lost connection, and if a lease cannot be renewed, `_find_loss` looks
 at the task.
 
-In a burst a task that failed without a limit of attempts is deferred: it is held until the burst ends, because it would
+In a burst, a failed task without a limit of attempts is deferred: it is held until the burst ends, because it would
 fail again and again.
 """
 
@@ -35,7 +35,7 @@ from tubes.values.worker_info import MAX_LISTED_TASKS, HandlerInfo, HeldTask
 from tubes.worker.fetcher import Fetcher
 from tubes.worker.finishing import Acks, Finishing, carry_out
 from tubes.worker.handling import Handling, Pool, timeout_error
-from tubes.worker.in_flight import NEVER, InFlight, Take
+from tubes.worker.in_flight import CANCEL_GRACE, NEVER, InFlight, Take
 from tubes.worker.lease_renewer import LeaseRenewer
 from tubes.worker.lifetime import RETRY, Lifetime
 from tubes.worker.logs import log
@@ -65,11 +65,9 @@ if TYPE_CHECKING:
     from tubes.worker.functions import Hook
     from tubes.worker.routes import Route
 
-#: Seconds that cancelled handlers have to end.
-_CANCEL_GRACE: Final = 1.0
-#: The most losses that are remembered until their takes arrive.
+#: Maximum losses that are kept until their takes arrive.
 _MAX_UNMATCHED: Final = 10_000
-#: Seconds after which a call of the handler itself, such as a delete of its task, has returned.
+#: Seconds within which a call of the handler itself, such as a delete of its task, returns.
 _OWN_CALL: Final = 0.2
 #: How a task was lost, by its state.
 _EVENTS: Final = {State.DONE: "delete", State.BURIED: "bury"}
@@ -106,8 +104,8 @@ class Run:
         self._unmatched: Final[dict[Take, Loss]] = {}
         # The tubes whose losses are reported.
         self._watched: Final[set[AsyncTube]] = set()
-        # Asyncio tasks that look at tasks which may be lost.
-        self._looks: Final[set[asyncio.Task[None]]] = set()
+        # Asyncio tasks that find out how tasks were lost.
+        self._checks: Final[set[asyncio.Task[None]]] = set()
         self._changed: Final = asyncio.Event()
         self._scheduler: Final = Scheduler(connections.queue)
         self._presence: Final = Presence(connections.threads, self._describe)
@@ -179,7 +177,7 @@ class Run:
         """Run a burst: until no tube has a task that may be taken, and no handler runs."""
         while not self._lifetime.is_stopping:
             self._changed.clear()
-            # Fill one fetcher after the other; the next pass sees the tasks that handlers put meanwhile.
+            # Fill one fetcher after the other; the next pass sees the tasks that handlers have put.
             found = [await fetcher.fill(0) for fetcher in list(self._fetchers.values())]
             if self._in_flight:
                 await self._wait_for_change()
@@ -214,7 +212,7 @@ class Run:
         for runner in runners:
             runner.cancel()
         if runners:
-            await asyncio.wait(runners, timeout=_CANCEL_GRACE)
+            await asyncio.wait(runners, timeout=CANCEL_GRACE)
 
     async def _release_deferred(self) -> None:
         for entry, verdict in self._deferred:
@@ -242,7 +240,7 @@ class Run:
 
     async def _handle(self, entry: InFlight) -> None:
         try:
-            if entry.loss is not None:  # Since before this call.
+            if entry.loss is not None:  # It was lost before this call.
                 return
             schedule = entry.target.schedule
             skipped = None if schedule is None else await self._scheduler.put_next_or_skip(entry.task, schedule)
@@ -258,7 +256,7 @@ class Run:
                 or not self._renewer.holds(entry)
                 or (verdict.is_cancelled and self._lifetime.has_ended())
             ):
-                # The task was cut off, lost, or timed out, and was finished there.
+                # The task was cut off, lost, or timed out, and is finished elsewhere.
                 if entry.loss is not None and not (verdict.is_cancelled or entry.target.process):
                     entry.verdict = verdict
                     if not _says_cancelled(verdict, entry.task):
@@ -276,7 +274,7 @@ class Run:
         task = entry.task
         has_replied = not (is_call(task) and verdict.is_last(task)) or await self._finishing.reply(task, verdict)
         if self._would_spin(task, verdict):
-            # Hold the task while sleeping: other workers would fail on it, too.
+            # Hold the task while sleeping: other workers would also fail on it.
             entry.ends_at = NEVER
             delay = verdict.delay if verdict.method == "decline" else None
             await self._lifetime.sleep(RETRY.delay(task.attempts) if delay is None else seconds("delay", delay))
@@ -287,7 +285,7 @@ class Run:
             if verdict.method == "ack" and has_replied and task._take != FINISHED and not verdict.leaves_result(task):
                 self._acks.add(entry)
                 if entry.target.is_async:
-                    # Send the next take right behind the ack, in one round trip. With threads this gains nothing.
+                    # Send the next take right after the ack, in one round trip. With threads this gains nothing.
                     self._free(entry)
                     self._changed.set()
                 return
@@ -363,7 +361,7 @@ class Run:
     def _end(self, entry: InFlight, outcome: Outcome | None) -> None:
         """Remove a task from the set in flight. `outcome`: how it was finished, if this run finished it."""
         if outcome == "lost" and entry.loss is None and not self._lifetime.has_ended():
-            self._look(self._end_lost(entry))
+            self._start_check(self._end_lost(entry))
         elif entry in self._in_flight:
             self._in_flight.discard(entry)
             self._takes.pop(entry.take, None)
@@ -442,7 +440,7 @@ class Run:
         """End the handler of a lost task. None: reports may be missing, so look at all tasks of the tube."""
         if loss is None:
             entries = [entry for entry in self._in_flight if entry.task._tube is tube]
-            self._look(self._find_losses(entries))
+            self._start_check(self._find_losses(entries))
             return
         take = tube.name, loss.id, loss.take
         entry = self._takes.get(take)
@@ -454,13 +452,13 @@ class Run:
         elif self._renewer.claim(entry):
             self._lose(entry, loss)
 
-    def _look(self, work: Coroutine[object, object, None]) -> None:
-        look = asyncio.get_running_loop().create_task(work)
-        self._looks.add(look)
-        look.add_done_callback(self._looks.discard)
+    def _start_check(self, work: Coroutine[object, object, None]) -> None:
+        check = asyncio.get_running_loop().create_task(work)
+        self._checks.add(check)
+        check.add_done_callback(self._checks.discard)
 
     async def _find_losses(self, entries: list[InFlight]) -> None:
-        """Look at each of these tasks, and end the handlers of those that were lost."""
+        """Check each of these tasks, and end the handlers of the lost ones."""
         for entry in entries:
             loss = await self._find_loss(entry)
             if loss is not None and loss.event != "cancel":
@@ -490,7 +488,7 @@ class Run:
         return Loss(task.id, task._take, _EVENTS.get(seen.state, ""))
 
     def _note_loss(self, entry: InFlight, loss: Loss) -> None:
-        """Store the loss with the entry, and tell a cancelled task to its handler."""
+        """Store the loss with the entry. The next checkpoint of the handler reports a cancellation."""
         entry.loss, entry.lost_at = loss, time.monotonic()
         if loss.event == "cancel":
             entry.task._take = CANCELLED
@@ -526,7 +524,7 @@ class Run:
         self._lose(entry, loss or Loss(entry.task.id, entry.task._take, ""))
 
     async def _end_lost(self, entry: InFlight) -> None:
-        """Look how a task was lost that could not be finished, and end it."""
+        """Find out why a task could not be finished, and end it."""
         loss = await self._find_loss(entry) or Loss(entry.task.id, entry.task._take, "")
         self._note_loss(entry, loss)
         self._end(entry, "cancelled" if loss.event == "cancel" else "lost")
@@ -534,7 +532,7 @@ class Run:
     # -- callbacks of the lease renewer, in its thread -----------------------------------------------------------------
 
     def _handle_lost(self, entry: InFlight) -> None:
-        self._lifetime.call(lambda: self._look(self._lose_unreported(entry)))
+        self._lifetime.call(lambda: self._start_check(self._lose_unreported(entry)))
 
     def _handle_timeout(self, entry: InFlight) -> None:
         """Finish a task without its handler, which exceeded its timeout."""

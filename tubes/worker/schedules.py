@@ -94,18 +94,18 @@ class AnyOf:
         return ", ".join(map(str, self._schedules))
 
 
-def latest(schedule: Schedule, next_after: int, until: int) -> int | None:
+def latest(schedule: Schedule, after: int, until: int) -> int | None:
     """Return the last occurrence in (after, until], or None.
 
     Searches backwards from `until` in windows that double, because a schedule only computes the next occurrence.
     """
-    first = schedule.next_after(next_after)
+    first = schedule.next_after(after)
     if first > until:
         return None
-    window = first - next_after
+    window = first - after
     while True:
         found = None
-        at = schedule.next_after(max(next_after, until - window))
+        at = schedule.next_after(max(after, until - window))
         while at <= until:
             found, at = at, schedule.next_after(at)
         if found is not None:

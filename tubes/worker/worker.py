@@ -124,7 +124,7 @@ class Worker:
         `tubes`: names or tubes, in order of preference. They must exist. A tube that is dropped later may be created
         again: the worker keeps looking for it.
         `handler`: a plain or async function that takes a task. `on` returns it. Raise an error to fail the task: the
-        task is acked whatever the handler returns, also False. The return value is the result.
+        task is acked whatever the handler returns, even False. The return value is the result.
         `concurrency`: how many tasks it works on at a time; None: the `concurrency` of the worker.
         `timeout`: seconds that it may take for a task, after which the attempt has failed. An async handler is
         cancelled; a thread continues, but its result is ignored.
@@ -173,13 +173,13 @@ class Worker:
         """Raise `TubeNotFound` if a tube does not exist. If this cannot be known yet, `run` finds out."""
         for name in names:
             try:
-                # While the server is away, each lookup would take ten seconds: try only one.
+                # While the server is unreachable, each lookup would take ten seconds: try only one.
                 if isinstance(self._queue, sync.Queue) and not self._unchecked:
                     self._queue.tube(name)
                     continue
             except TubeNotFound:
                 raise
-            except TubesError:  # The server is away, or the queue is closed.
+            except TubesError:  # The server is unreachable, or the queue is closed.
                 pass
             self._unchecked.add(name)
 
@@ -219,7 +219,7 @@ class Worker:
     ) -> Any:
         """Call a function for tasks that name it, with their arguments. A decorator, with or without arguments.
 
-        `name`: the name in the tasks; None: the function's `__name__`. Programs in other languages may use it, too: see
+        `name`: the name in the tasks; None: the function's `__name__`. Programs in other languages may also use it: see
         `task_data`.
         `tube`: the tube of its tasks, or the name of it. All functions of one tube share its handlers: `concurrency` of
         them run at a time, plain ones in threads, async ones in the event loop. The tube `tasks` is created if it does
@@ -408,7 +408,7 @@ class Worker:
         self._notify_run()
 
     def around(self, hook: Any) -> Any:
-        """Wrap every call of a handler, for example in a log, a trace or a transaction. A decorator, too.
+        """Wrap every call of a handler, for example in a log, a trace or a transaction. Also a decorator.
 
         `hook`: a function that takes the task and returns a context manager, or a generator function that yields once;
         errors of the handler are raised at the yield. An async hook needs async handlers. The first hook is the
@@ -439,7 +439,7 @@ class Worker:
         return hook
 
     def lifespan(self, hook: H) -> H:
-        """Wrap the whole run, for example to open and close a database connection for the handlers. A decorator, too.
+        """Wrap the whole run, for example to open and close a database connection for the handlers. Also a decorator.
 
         `hook`: a function without arguments that returns a context manager, or a generator function that yields once;
         plain or async. It is entered in the thread of `run`, before the worker connects, so no task is taken before it
@@ -510,7 +510,7 @@ class Worker:
         With `with` the worker runs in a thread, with `async with` in the running event loop, both without signal
         handlers. The block begins when the worker has connected and its `lifespan` hooks have started. At the end of
         the block the worker stops: running handlers have `grace` seconds to finish; a Ctrl-C or a cancellation
-        meanwhile stops it at once.
+        during this time stops it at once.
 
         An error at the start of the worker is raised before the block, see `run`, a later one at the end of the block.
 
@@ -564,8 +564,8 @@ class Worker:
     def stop(self, *, now: bool = False) -> None:
         """End a run, as a signal does. `now`: without grace. Does not wait. May be called from any thread or handler.
 
-        A stop before the first run ends that run at its start, so that a thread which is about to call `run` stops,
-        too.
+        A stop before the first run ends that run at its start, so that a thread which is about to call `run` also
+        stops.
         """
         self._stop_request = now or bool(self._stop_request)
         self._notify_run()
