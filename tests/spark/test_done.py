@@ -122,7 +122,7 @@ def test_results_are_read_with_other_codecs(url: str) -> None:
     [
         (
             {"startingTime": LONG_AGO},
-            "startingTime='2020-01-01': needs option state with done, since it selects done tasks",
+            "startingTime='2020-01-01': selects done tasks, so the option state must contain done",
         ),
         (
             {"state": "done", "startingTime": "yesterday"},

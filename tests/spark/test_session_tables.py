@@ -78,7 +78,7 @@ def test_unsupported_tables_and_statements_are_refused(sql: Any, queue: tubes.Qu
         "INSERT INTO narrow VALUES ('one')",
         f"CREATE TABLE made USING tubes {sql_options} AS SELECT 'one' AS data",
     ):
-        assert_refused(sql, statement, "Spark loses the options of a table that has columns of its own")
+        assert_refused(sql, statement, "Spark loses the options of a table that declares columns")
     sql("CREATE TABLE crawl USING tubes " + sql_options)
     assert_refused(
         sql, "INSERT INTO crawl (id, data) VALUES (1, 'one')", "column='id': must be null: the tube 't' takes no such"
@@ -91,7 +91,7 @@ def test_unsupported_tables_and_statements_are_refused(sql: Any, queue: tubes.Qu
 
 
 def test_table_with_bad_options_is_not_made(sql: Any, sql_options: str) -> None:
-    why = r"password='\*\*\*': would stand in Spark's catalog in clear text: use passwordEnv or passwordFile"
+    why = r"password='\*\*\*': would be stored in Spark's catalog in clear text: use passwordEnv or passwordFile"
     assert_refused(sql, f"CREATE TABLE crawl USING tubes {sql_options.removesuffix(')')}, password 'horse')", why)
     assert_refused(
         sql, f"CREATE TABLE crawl USING tubes {sql_options} LOCATION '/tmp/none'", "LOCATION='.*': is for files"

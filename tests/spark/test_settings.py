@@ -126,7 +126,7 @@ def test_unknown_option_is_reported_without_its_value(queue: tubes.Queue, option
         ("maxTaskPerTrigger", "did you mean maxTasksPerTrigger\\?"),
         ("leese", "did you mean lease\\?"),
         ("startTime", "did you mean startingTime\\?"),
-        ("batchSize", "'batchSize': is an option of other reads or writes"),
+        ("batchSize", "'batchSize': does not apply to this read or write"),
     ],
 )
 def test_misspelled_option_gets_suggestion(queue: tubes.Queue, options: dict[str, str], key: str, match: str) -> None:

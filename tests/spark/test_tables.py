@@ -62,17 +62,17 @@ def test_table_options_apply_to_reads_and_writes(queue: tubes.Queue, options: di
     [
         (
             {"password": "horse"},
-            r"^password='\*\*\*': would stand in Spark's catalog in clear text: use passwordEnv or",
+            r"^password='\*\*\*': would be stored in Spark's catalog in clear text: use passwordEnv or",
         ),
         (
             {"url": "redis://ann:horse@h"},
-            r"^url='redis://\*\*\*@h': has a user or a password, which would stand in Spark",
+            r"^url='redis://\*\*\*@h': contains a user or a password, which would be stored in Spark",
         ),
-        ({"url": "redis://h?password=horse"}, r"^url='redis://h\?password=\*\*\*': has a user or a password"),
-        ({"url": "redis://h?username=horse"}, r"^url='redis://h\?username=\*\*\*': has a user or a password"),
+        ({"url": "redis://h?password=horse"}, r"^url='redis://h\?password=\*\*\*': contains a user or a password"),
+        ({"url": "redis://h?username=horse"}, r"^url='redis://h\?username=\*\*\*': contains a user or a password"),
         ({"url": "redis://h?passWord=horse"}, r"^url='redis://h\?passWord=\*\*\*': has an unknown setting 'passWord'"),
         ({"url": "redis://h?pwd=horse"}, r"^url='redis://h\?pwd=\*\*\*': has an unknown setting 'pwd'"),
-        ({"url": "rediss://h?ssl_password=horse"}, r"^url='rediss://h\?ssl_password=\*\*\*': has a user or a password"),
+        ({"url": "rediss://h?ssl_password=horse"}, r"^url='rediss://h\?ssl_password=\*\*\*': contains a user or a pa"),
         ({"lease": "long"}, "^lease='long'"),
         ({"pasword": "horse"}, "^option='pasword': is unknown here"),
         ({"writeId": "x"}, "^writeId='x': names one write: a second INSERT would put nothing$"),
@@ -87,7 +87,7 @@ def test_table_with_bad_options_is_not_made(options: dict[str, str], more: dict[
 
 def test_table_with_own_columns_is_refused(queue: tubes.Queue, options: dict[str, str]) -> None:
     for use in (source({}).reader, source({}).streamReader, lambda it: source({}).writer(it, overwrite=False)):
-        with pytest.raises(InvalidOption, match="Spark loses the options of a table that has columns of its own"):
+        with pytest.raises(InvalidOption, match="Spark loses the options of a table that declares columns"):
             use(schema("data string"))
 
 
@@ -101,7 +101,7 @@ def test_column_without_put_option_must_be_null(
     queue.create_tube("t", driver)
     table = create(options)
     with pytest.raises(
-        InvalidOption, match=f"^column='{next(iter(column))}': must be null: the tube 't' takes no such"
+        InvalidOption, match=f"^column='{next(iter(column))}': must be null: a put to tube 't' does not"
     ):
         insert(table, {"data": "one", **column})
     insert(table, {"data": "two", "key": "once"})

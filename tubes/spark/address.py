@@ -52,7 +52,7 @@ class Address:
             raise InvalidOption(option=OPTIONS[passwords[1]], value=self._redact(passwords[1]), rule=rule)
         login = [name for name in ("username", *passwords) if getattr(self, name) is not None]
         if login and ("@" in place.redacted or place.settings.keys() & {"username", "password"}):
-            rule = f"has a user or a password of its own: leave them out of it, or leave out {OPTIONS[login[0]]}"
+            rule = f"already contains a user or a password: remove them, or the option {OPTIONS[login[0]]}"
             raise InvalidOption(option="url", value=place.redacted, rule=rule)
         if self.password_env is not None and not _VARIABLE.fullmatch(self.password_env):
             # Omit the value: it may be the password itself.
@@ -65,7 +65,7 @@ class Address:
             if place.scheme != "rediss":
                 raise InvalidOption(option=OPTIONS[name], value=value, rule="needs a url that begins with rediss://")
             if setting in place.settings:
-                rule = f"is given twice: the url has {setting}, too"
+                rule = f"is given twice: the url also contains {setting}"
                 raise InvalidOption(option=OPTIONS[name], value=value, rule=rule)
         if self.tls_key_file is not None and self.tls_cert_file is None:
             raise InvalidOption(option="tlsKeyFile", value=self.tls_key_file, rule="needs tlsCertFile")
@@ -73,12 +73,12 @@ class Address:
     def check_stored(self) -> None:
         """Raise `InvalidOption` if storing this address in a catalog would store a password."""
         place = read(self.url)
-        rule = "would stand in Spark's catalog in clear text: use passwordEnv or passwordFile"
+        rule = "would be stored in Spark's catalog in clear text: use passwordEnv or passwordFile"
         if self.password is not None:
             raise InvalidOption(option="password", value=_HIDDEN, rule=rule)
         if "@" in place.redacted or place.settings.keys() & {"username", "password", "ssl_password"}:
-            raise InvalidOption(option="url", value=place.redacted, rule=f"has a user or a password, which {rule}")
-        check_settings(place)  # Check now: no connection is made before it is stored, and `passWord` is a password too.
+            raise InvalidOption(option="url", value=place.redacted, rule=f"contains a user or a password, which {rule}")
+        check_settings(place)  # Storing makes no connection that checks this, and a misspelled `passWord` is a secret.
 
     def _redact(self, name: str) -> object:
         return getattr(self, name) if name == "password_env" else _HIDDEN

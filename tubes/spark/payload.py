@@ -37,7 +37,8 @@ _OPTIONS: Final[dict[str, tuple[str, ...]]] = {
 }
 #: Columns of a read that cannot be written.
 _READ_COLUMNS: Final = frozenset({"id", "state", "attempts", "reason", "created", "due", "expires"})
-#: More of them. They are recognized only together with all `_READ_COLUMNS`: other frames may use these names for data.
+#: Columns that a read may add. They are recognized only together with all `_READ_COLUMNS`: other frames may use these
+#: names for data.
 _DONE_COLUMNS: Final = frozenset({"result", "why", "ended"})
 #: Types whose values only Spark can read.
 _SPARK_TYPES: Final = ("variant", "geometry", "geography")
@@ -47,7 +48,7 @@ _MAX_HEADS: Final = 50_000
 
 @dataclass(frozen=True)
 class Payload:
-    """Which columns of a frame hold the data of a task, and which its options."""
+    """The columns of a frame that hold the data of tasks, and those that hold options of their puts."""
 
     settings: Settings
     #: The column with the data; None: the data is an object of all `fields`.
@@ -109,7 +110,7 @@ class Payload:
         for batch in batches:
             for name in self.blank:
                 if batch.column(name).null_count < batch.num_rows:
-                    rule = f"must be null: the tube {self.settings.tube!r} takes no such value from a put"
+                    rule = f"must be null: a put to tube {self.settings.tube!r} does not accept it"
                     raise InvalidOption(option="column", value=name, rule=rule)
             data = batch.select(list(self.fields)).to_struct_array() if self.data is None else batch.column(self.data)
             raws = encode(data)
@@ -174,7 +175,7 @@ class Payload:
 
 
 def _find_blank(settings: Settings, types: dict[str, str]) -> tuple[str, ...]:
-    """Return the columns of an INSERT INTO that a put to this tube does not accept; it has all columns of a read."""
+    """Return the columns that a put to this tube does not accept: an INSERT INTO has all columns of a read."""
     if not types.keys() >= _READ_COLUMNS:
         return ()
     with settings.share() as queue:
@@ -190,7 +191,7 @@ def _values(column: Array) -> list[Any]:
 
 
 def _to_json(scalar: Any) -> object:
-    """Convert a value to JSON. Values that JSON lacks become text, formatted by Arrow if Python lacks them, too."""
+    """Convert a value to JSON. Values that JSON lacks become text. Arrow formats those that Python also lacks."""
     try:
         value = scalar.as_py(maps_as_pydicts="strict")
         return json.loads(json.dumps(value, default=str), parse_constant=str)

@@ -40,8 +40,8 @@ class Replay(NamedTuple):
         return self._replace(read=BulkReader(tube).find_page_end(self.read, count))
 
     def ids(self, tube: Tube, start: Replay | None) -> list[int]:
-        """Return the ids of the done tasks between two positions, and of some that `tables` leaves out."""
-        # If Spark repeats its first batch, the replay starts again, perhaps at another time or with another option.
+        """Return the ids of the done tasks between two positions, with some that `tables` filters out."""
+        # If Spark repeats its first batch, the replay starts again, perhaps from another time.
         read = self.since if start is None else start.read
         return [] if read is None else BulkReader(tube).list_kept_between(read, self.read)
 

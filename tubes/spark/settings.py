@@ -52,7 +52,8 @@ class Settings:
     ids: range = range(1 << 48)
     lane: str | None = None
     num_partitions: int | None = None
-    #: Read the done tasks that ended at this time or later, in µs since 1970. None: all of them; in a stream, none.
+    #: Select done tasks that ended at this time or later, in µs since 1970. None: a batch reads all done tasks, and a
+    #: stream reads none of them.
     starting_time: int | None = None
     #: For streams.
     max_tasks: int | None = None
@@ -74,7 +75,7 @@ class Settings:
 
     @property
     def is_by_id(self) -> bool:
-        """True if a read selects tasks by id alone, without a look at their state or lane."""
+        """True if a read filters tasks only by id, not by state or lane."""
         return self.states >= _LIVING and self.lane is None
 
     def connect(self, *, lease: float = 30.0) -> Queue:
@@ -113,7 +114,7 @@ def read_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NO_OPTI
     since = {name.lower(): value for name, value in options.items()}.get("startingtime")
     if since is not None and "-" not in settings.states:
         raise InvalidOption(
-            option="startingTime", value=since, rule="needs option state with done, since it selects done tasks"
+            option="startingTime", value=since, rule="selects done tasks, so the option state must contain done"
         )
     return settings
 
@@ -154,14 +155,14 @@ def _settings(options: Mapping[str, str], kept: Mapping[str, str], known: _Known
             rule = f'is required: .option("{needed}", …)'
             if not options:
                 rule += (
-                    "; Spark loses the options of a table that has columns of its own, or comes from AS SELECT or "
+                    "; Spark loses the options of a table that declares columns, or is created by AS SELECT or "
                     "saveAsTable: use CREATE TABLE … USING tubes OPTIONS (…), and INSERT INTO"
                 )
             raise InvalidOption(option=needed, value=None, rule=rule)
     if defaults:
         found["defaults"] = defaults
     if "write_id" in found and found.get("delivery") == "at-least-once":
-        rule = "is for writes with delivery exactly-once: leave it out, or delivery at-least-once"
+        rule = "works only with delivery exactly-once: omit writeId, or set delivery to exactly-once"
         raise InvalidOption(option="writeId", value=found["write_id"], rule=rule)
     if found.get("codec", "json") != "json" and found.get("data_format") == "json":
         raise InvalidOption(option="dataFormat", value="json", rule="needs codec json")
@@ -174,7 +175,7 @@ def _make_unknown_error(key: str, known: Mapping[str, str]) -> InvalidOption:
     rule = f"known options are {', '.join(sorted(known.values()))}"
     matches = get_close_matches(key.lower(), known, 1)
     if key.lower() in names:
-        rule = f"is an option of other reads or writes: {rule}"
+        rule = f"does not apply to this read or write: {rule}"
     elif matches:
         rule = f"is unknown here: did you mean {known[matches[0]]}? {rule}"
     else:
@@ -297,7 +298,7 @@ def _bytes(name: str, value: str) -> int:
 
 
 def _put_option(option: str, convert: Callable[[str, str], object]) -> Callable[[str, str], object]:
-    """Return a parser for the default of an option of put, which `Driver.check_put` checks later, too."""
+    """Return a parser for the default of an option of put. `Driver.check_put` checks the default again."""
 
     def check(name: str, value: str) -> object:
         converted = convert(name, value)

@@ -70,7 +70,7 @@ class BatchWriter(Sink, DataSourceArrowWriter):
         return Uploaded(self._write, "", self._upload(iterator, self._write))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Put all staged rows: all Spark tasks have succeeded."""
+        """Put all staged rows. Called when all Spark tasks have succeeded."""
         if not self._write:
             return
         chunks = [chunk for message in messages if isinstance(message, Uploaded) for chunk in message.chunks]
@@ -83,6 +83,6 @@ class BatchWriter(Sink, DataSourceArrowWriter):
             writer.clean(self._write, put=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Discard all staged rows: the job has failed."""
+        """Discard all staged rows. Called when the job has failed."""
         if self._write:
             self._discard({self._write}, aborted=True)

@@ -1,4 +1,4 @@
-"""Batch reads: read the present tasks of a tube without taking them."""
+"""Batch reads: read the current tasks of a tube without taking them."""
 
 from __future__ import annotations
 

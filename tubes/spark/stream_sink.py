@@ -33,7 +33,7 @@ class StreamWriter(Sink, DataSourceStreamArrowWriter):
         return Uploaded(write, f"query:{query}", self._upload(iterator, write))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Put all staged rows, unless the batch was put before: all Spark tasks have succeeded."""
+        """Put all staged rows, unless the batch was put before. Called when all Spark tasks have succeeded."""
         uploads = [message for message in messages if isinstance(message, Uploaded) and message.write]
         if not uploads:
             return
@@ -43,7 +43,7 @@ class StreamWriter(Sink, DataSourceStreamArrowWriter):
             writer.publish(uploads[0].query, batchId, chunks, self._settings.timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Discard the staged rows: the micro-batch has failed.
+        """Discard the staged rows. Called when the micro-batch has failed.
 
         Spark repeats a micro-batch under the same number, so chunks staged later are accepted.
         """

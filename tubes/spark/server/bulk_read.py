@@ -387,11 +387,11 @@ def _decode_done(tube: Tube, ids: Sequence[int], raws: Sequence[bytes | None]) -
         except WRONG as error:
             leave_out_task(tube, id, error)
             continue
-        more = done.extras or NO_EXTRAS
+        extras = done.extras or NO_EXTRAS
         expires = None if done.ttl is None else done.created + done.ttl
         row = Row(
-            id, State.DONE.value, done.data, done.utube, done.pri, done.attempts, None, more.reason, more.key,
-            done.created, None, expires, more.max_attempts or None, more.context, done.result, done.why, done.ended,
+            id, State.DONE.value, done.data, done.utube, done.pri, done.attempts, None, extras.reason, extras.key,
+            done.created, None, expires, extras.max_attempts or None, extras.context, done.result, done.why, done.ended,
         )  # fmt: skip
         rows.append(row)
     return Table(len(rows), dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else _EMPTY)
@@ -414,10 +414,10 @@ def _rows(
             state, attempts, number = "t", min(attempts + 1, MOST_ATTEMPTS), int(take) % TAKES
         else:
             state = "~" if flags & 1 else "!" if flags & 2 else "r"
-        more = stored.extras or NO_EXTRAS
+        extras = stored.extras or NO_EXTRAS
         due = None if moment is None else int(moment)
         expires = None if stored.ttl is None else stored.created + stored.ttl
         yield Row(
-            id, state, raw[at:], stored.utube, stored.pri, attempts, number, more.reason, more.key,
-            stored.created, due, expires, more.max_attempts or None, more.context,
+            id, state, raw[at:], stored.utube, stored.pri, attempts, number, extras.reason, extras.key,
+            stored.created, due, expires, extras.max_attempts or None, extras.context,
         )  # fmt: skip

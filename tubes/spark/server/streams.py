@@ -82,7 +82,7 @@ class Claim(NamedTuple):
                 raise StreamFenced(stream=self.stream, tube=tube.name)
 
     def skipped(self, tube: Tube) -> frozenset[tuple[int, int]]:
-        """Return the tasks passed to `skip`: a second read of the batch must skip them, too."""
+        """Return the tasks passed to `skip`: a second read of the batch must also skip them."""
         bulk = BulkTube(tube._port)
         (takes,) = bulk.run_commands(pack("SMEMBERS", f"{bulk.key}:skipped:{self.stream}"))
         with reading(f"stream {self.stream!r} of tube {tube.name!r}"):
@@ -184,7 +184,7 @@ class Stream:
                 count = len(chunks)
                 room = max_bytes - size
                 taken = sum(len(chunk.ids) for chunk in chunks)
-                # Estimate the number of tasks from the sizes so far, so that the script reads few in vain.
+                # Estimate the number of tasks from the sizes so far, so that the script reads few unneeded tasks.
                 wanted = min(wanted, room * taken // size if size else _FIRST)
                 if wanted <= 0:
                     break
