@@ -34,7 +34,7 @@ T = TypeVar("T")
 # Seconds until the next attempt after a lost connection.
 _PAUSE: Final = 1.0
 # Timeout of a fetch in seconds. Crawlee ends a crawl if a fetch takes minutes.
-_PATIENCE: Final = 30.0
+_FETCH_TIMEOUT: Final = 30.0
 
 
 class TubeRequestManager(ThrottlingRequestManager[Any]):
@@ -91,8 +91,8 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         return await self._retry(self._fetch)
 
     async def _fetch(self) -> Request | None:
-        take = asyncio.create_task(self._tube.take(_PATIENCE))
-        empty = asyncio.create_task(self._tube.join(_PATIENCE))
+        take = asyncio.create_task(self._tube.take(_FETCH_TIMEOUT))
+        empty = asyncio.create_task(self._tube.join(_FETCH_TIMEOUT))
         try:
             await asyncio.wait((take, empty), return_when=asyncio.FIRST_COMPLETED)
             if not take.done():
@@ -144,7 +144,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         except tubes.TaskNotTaken as error:
             _log.warning("Request to %s is repeated by another process: %s", request.url, error)
             is_held = False
-        # Only now: Crawlee repeats a call that was cancelled or has failed.
+        # Forget it last: Crawlee repeats a call that was cancelled or has failed.
         self._held.pop(request.unique_key, None)
         return is_held
 
@@ -160,7 +160,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
             self._blocks.pop(lane, None)
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a call while the server is away."""
+        """Repeat a call while the server is unreachable."""
         while True:
             try:
                 return await call()

@@ -8,8 +8,8 @@ lists the settings.
 
 How it works. Three loops run in parallel to the engine. `_write` stores the new requests of the spider, and then acks
 the requests that yielded them: if the process dies in between, they are repeated. `_take` waits for tasks, as many as
-the downloader has room for; it takes none in advance, since a taken task blocks its host. `_watch` sees that the tube
-is empty: then the crawl is finished in all processes.
+the downloader has room for; it takes none in advance, since a taken task blocks its host. `_watch` checks whether the
+tube is empty: then the crawl is finished in all processes.
 
 The scheduler uses two private parts of Scrapy's engine. `_slot.nextcall.schedule` wakes the engine, which otherwise
 looks for requests every 5 seconds. `_slot.remove_request` is called at the end of every request, after its callback,
@@ -257,7 +257,7 @@ class Scheduler(BaseScheduler):
             self._count("lost", len(found) - sum(found.values()))
         for task, reason in ended:
             if reason is not None:
-                try:  # By the lease: another process may hold the task now.
+                try:  # Bury by the lease: another process may hold the task now.
                     await self._tube.bury(str(task.lease), reason)
                 except tubes.TaskNotTaken:
                     self._count("lost")
@@ -311,7 +311,7 @@ class Scheduler(BaseScheduler):
         self._wake()
 
     async def _watch(self) -> None:
-        """Look every second whether a process has anything left to do, while this one has nothing.
+        """While this process is idle, check every second whether the tube is empty.
 
         A waiting `join` would make each process receive the events of all requests.
         """
@@ -329,7 +329,7 @@ class Scheduler(BaseScheduler):
     # -- signals -------------------------------------------------------------------------------------------------------
 
     def _end(self, request: Request) -> None:
-        """Queue the task of a finished request for `_write`, behind the requests that it has yielded."""
+        """Queue the task of a finished request for `_write`, after the requests that it has yielded."""
         task = self._held.pop(request, None)
         if task is not None:
             self._ended.append((task, self._reasons.pop(request, None)))
@@ -387,7 +387,7 @@ class Scheduler(BaseScheduler):
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _key(self, request: Request) -> str | None:
-        """The key of a request; None: it is stored whether it is known or not."""
+        """Return the key of a request; None: it is stored whether it is known or not."""
         # Start requests have `dont_filter=True`. Their mark is not stored, so copies of them do not inherit it.
         if request.dont_filter and not request.meta.get("is_start_request"):
             return None
@@ -401,7 +401,7 @@ class Scheduler(BaseScheduler):
     def _slot(self, request: Request) -> str | None:
         """Return the `download_slot` of a request if the spider has set it.
 
-        The downloader sets it, too; redirects, retries and copies of meta inherit it from a running request.
+        The downloader also sets it; redirects, retries and copies of meta inherit it from a running request.
         """
         slot: str | None = request.meta.get("download_slot")
         is_inherited = slot is not None and any(
@@ -440,7 +440,7 @@ class Scheduler(BaseScheduler):
 
 
 def _fields(data: object) -> Any:
-    """The fields of a stored request. Another program may have put the URL alone."""
+    """Return the fields of a stored request. Another program may have put the URL alone."""
     return {"url": data} if isinstance(data, str) else data
 
 
