@@ -165,7 +165,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> I
     """Record logs and warnings too."""
     monkeypatch.setattr(attempt, "PATIENCE", 0.0)
     for command in ("common", "bench"):
-        monkeypatch.setattr(f"tubes.cli.{command}.PATIENCE", 0.01)
+        monkeypatch.setattr(f"tubes.cli.{command}.CONNECT_TIMEOUT", 0.01)
     monkeypatch.delenv("TUBES_URL", raising=False)
     monkeypatch.delenv("TUBES_DEBUG", raising=False)
     caplog.set_level(logging.DEBUG)

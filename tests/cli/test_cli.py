@@ -353,7 +353,7 @@ def test_options_select_tasks_to_change(shell: Shell, queue: tubes.Queue, dead_l
 
 def test_state_option_lists_accepted_states(shell: Shell) -> None:
     assert "in this state: buried or delayed." in shell("kick", "--help").stdout
-    assert "or done ones" in shell("peek", "--help").stdout
+    assert "done (kept tasks)" in shell("peek", "--help").stdout
 
 
 def test_dry_run_shows_what_would_change(shell: Shell, dead_letters: tubes.Tube) -> None:
@@ -769,7 +769,7 @@ def mixed_tube(url: str) -> Iterator[tubes.Tube]:
 @pytest.mark.parametrize("words", [[], ["--json"], ["--release"]])
 def test_take_releases_undecodable_task(url: str, mixed_tube: tubes.Tube, words: list[str]) -> None:
     result = Shell(url)("take", "bytes", "-n", 3, *words, code=Exit.USAGE)
-    assert "task 0 was released, and 1 others, too: codec 'json' cannot decode" in result.stderr
+    assert "task 0 was released (2 tasks in all): codec 'json' cannot decode" in result.stderr
     assert (len(result.stdout.splitlines()), "xff" in result.stdout) == (1, False)
     assert mixed_tube.statistics().tasks["taken"] == 0
     assert [task.data for task in mixed_tube.take_many(3)][-1] == b"\xff2"

@@ -94,7 +94,7 @@ def test_top_shows_as_many_tubes_as_fit(url: str, queue: tubes.Queue) -> None:
     for number in range(30):
         queue.create_tube(f"tube-{number}")
     top = terminal(url, "top", rows=20)
-    top.expect("and 16 tubes with less")
+    top.expect("and 16 tubes with fewer tasks")
     top.send("q")
     assert wait_for_end(top) == Exit.DONE
 
@@ -333,5 +333,10 @@ def test_ids_and_numbers_are_never_truncated(url: str, queue: tubes.Queue, colum
     ],
 )
 def test_narrow_table_drops_columns_before_truncating_numbers(width: int, widths: dict[int, int]) -> None:
-    columns = [Column("id", right=True), Column("why", leaves=1), Column("data", least=5), Column("sec", leaves=2)]
+    columns = [
+        Column("id", right=True),
+        Column("why", drop_order=1),
+        Column("data", min_width=5),
+        Column("sec", drop_order=2),
+    ]
     assert fit(columns, [4, 10, 12, 0], width) == widths

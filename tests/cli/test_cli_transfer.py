@@ -180,7 +180,7 @@ def test_export_overwrites_file_only_with_force(place: str, queue: tubes.Queue, 
 def test_full_tube_stops_import_and_reports_progress(
     place: str, queue: tubes.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tubes.cli.transfer.PATIENCE", 0)
+    monkeypatch.setattr("tubes.cli.transfer.PUT_TIMEOUT", 0)
     queue.create_tube("small", capacity=500)
     lines = "".join(f'{{"data": {number}}}\n' for number in range(700))
     message = run(place, "import", "small", code=Exit.NOTHING, stdin=lines).stderr
@@ -255,7 +255,7 @@ def test_failed_import_reports_progress(
     monkeypatch.setattr(tubes.Tube, "put_many", fail_on_call("put_many", 3))
     message = run(place, "import", "mail", code=code, stdin=lines).stderr
     assert message.startswith(
-        prefix + "1000 tasks were imported, up to line 1000; lines up to 1500 may be imported, too\n"
+        prefix + "1000 tasks were imported, up to line 1000; lines up to 1500 may also be imported\n"
     )
     calls.clear()
     monkeypatch.setattr(tubes.Tube, "put_many", put_many)

@@ -16,7 +16,7 @@ import typer
 import tubes
 from tubes.backend.url import redact_url
 from tubes.cli.columns import Column, Grid
-from tubes.cli.common import PATIENCE, Url, complete_drivers, place_of
+from tubes.cli.common import CONNECT_TIMEOUT, Url, complete_drivers, place_of
 from tubes.cli.exits import say
 from tubes.cli.show import console, print_json, text
 
@@ -46,7 +46,7 @@ def bench(
     It measures single tasks and batches in a temporary tube. --url memory:// measures the backend in memory.
     """
     place = place_of(url)
-    with _exit_on_signals(), tubes.connect(place, codec="json", connect_timeout=PATIENCE) as queue:
+    with _exit_on_signals(), tubes.connect(place, codec="json", connect_timeout=CONNECT_TIMEOUT) as queue:
         tube = queue.create_tube(f"bench-{uuid4().hex[:12]}", driver)
         try:
             results = [_result(method, spans, per) for method, spans, per in _measure(tube, count, "x" * size)]

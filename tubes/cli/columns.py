@@ -26,9 +26,9 @@ class Column:
     #: Align to the right, for numbers.
     right: bool = False
     #: Minimum width to which cells may be truncated, with an …; None: never truncate.
-    least: int | None = None
+    min_width: int | None = None
     #: Order in which columns are dropped, the smallest number first; 0: never drop it.
-    leaves: int = 0
+    drop_order: int = 0
 
 
 class Grid:
@@ -67,12 +67,12 @@ def fit(columns: Sequence[Column], sizes: Sequence[int], width: int) -> dict[int
     """
     natural = [max(size, len(column.name)) for size, column in zip(sizes, columns, strict=True)]
     least = [
-        size if column.least is None else min(size, max(column.least, len(column.name)))
+        size if column.min_width is None else min(size, max(column.min_width, len(column.name)))
         for size, column in zip(natural, columns, strict=True)
     ]
     visible = set(range(len(columns)))
     droppable = sorted(
-        (number for number in visible if columns[number].leaves), key=lambda number: columns[number].leaves
+        (number for number in visible if columns[number].drop_order), key=lambda number: columns[number].drop_order
     )
 
     def room(wanted: Sequence[int]) -> int:

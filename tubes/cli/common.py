@@ -25,7 +25,7 @@ from tubes.memory.store import list_store_names
 #: Seconds after which a terminal shows that the server does not reply.
 _SILENCE = 1.0
 #: Connect timeout in seconds. It is short because the user can repeat the command.
-PATIENCE = 2.0
+CONNECT_TIMEOUT = 2.0
 #: Connect timeout in seconds for shell completion, while the user types.
 _COMPLETION_TIMEOUT = 0.5
 
@@ -78,16 +78,14 @@ Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="The ids of 
 SomeIds = Annotated[list[int], typer.Argument(metavar="ID", help="The ids of tasks.", show_default=False)]
 Because = Annotated[
     str | None,
-    typer.Option(
-        "--because", metavar="TEXT", help="The reason that the tasks get, for `tubes buried` or `tubes peek`."
-    ),
+    typer.Option("--because", metavar="TEXT", help="The reason, which `tubes buried` and `tubes peek` show."),
 ]
 OfState = Annotated[
     str | None,
     typer.Option(
         "--state",
         "-s",
-        help="Only tasks in this state: ready, taken, buried, delayed, or done ones that are kept.",
+        help="Only tasks in this state: ready, taken, buried, delayed or done (kept tasks).",
         autocompletion=_complete_states(tubes.State),
     ),
 ]
@@ -139,7 +137,7 @@ _FILTERS: dict[str, object] = {
         float | None,
         typer.Option(parser=duration, metavar="TIME", help="Only tasks put at least this long ago: 90, 10m, 2h, 3d."),
     ],
-    "attempts": Annotated[int | None, typer.Option(min=1, help="Only tasks that were taken at least this often.")],
+    "attempts": Annotated[int | None, typer.Option(min=1, help="Only tasks that were taken at least this many times.")],
     "limit": Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The maximum number of tasks.")],
     "newest_first": Annotated[
         bool, typer.Option("--newest-first", help="In reverse order: the task that would be taken last comes first.")
@@ -183,8 +181,8 @@ def selecting(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options that select tasks, in place of its parameter `wanted`.
 
-    `unwanted`: filters that it does not have. `states`: those that it accepts, if not all. `limit`: its default.
-    `changes`: it changes the tasks.
+    `unwanted`: filters that the command lacks. `states`: the states that it accepts; empty: all. `limit`: the default
+    of --limit. `changes`: the command changes the tasks.
     """
     options = {name: option for name, option in _FILTERS.items() if name not in unwanted} | (_CARE if changes else {})
     if states and "state" in options:
@@ -243,21 +241,21 @@ def open_queue(
     url: str | None,
     codec: str | None = None,
     session_ttl: float | None = None,
-    patience: float | None = None,
+    connect_timeout: float | None = None,
     *,
     read_only: bool = False,
 ) -> Generator[tubes.Queue]:
     """Open the queue that the command uses, and close it at the end.
 
     `read_only`: the command only reads, so it neither owns nor creates a folder.
-    `patience`: connect timeout in seconds if the URL has no `connect_timeout`. Default: `PATIENCE`.
+    `connect_timeout`: in seconds, if the URL has no `connect_timeout`. Default: `CONNECT_TIMEOUT`.
     """
     place = shared_place_of(url)
     if read_only:
         place = _read_only_url(place)
     timeout = None
     if "connect_timeout" not in read(place).settings:
-        timeout = PATIENCE if patience is None else patience
+        timeout = CONNECT_TIMEOUT if connect_timeout is None else connect_timeout
     with _notice(place), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         queue = tubes.connect(place, codec=codec, session_ttl=session_ttl, connect_timeout=timeout)

@@ -1,4 +1,4 @@
-"""Exit codes of the command, and its error messages of one line."""
+"""Exit codes of the command, and its one-line error messages."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SHOWS_WHERE = "TUBES_DEBUG=1 shows where"
 
 
 class Stop(Exception):
-    """Ends the command with a message of one line and an exit code."""
+    """Ends the command with a one-line message and an exit code."""
 
     def __init__(self, message: str, code: Exit) -> None:
         super().__init__(message)
@@ -87,7 +87,7 @@ def say(words: str) -> None:
 
 
 class Group(TyperGroup):
-    """The group of all commands. It turns exceptions into an exit code and a message of one line."""
+    """The group of all commands. It turns exceptions into an exit code and a one-line message."""
 
     @override
     def main(self, *args: Any, **extra: Any) -> NoReturn:

@@ -52,7 +52,7 @@ def block(
     lane_name: LaneName,
     seconds: Annotated[float, typer.Argument(metavar="SECONDS", help="The length of the block.", show_default=False)],
     extend: Annotated[bool, typer.Option("--extend", help="Do not shorten a block that ends later.")] = False,
-    because: Annotated[str | None, typer.Option(help="Why it is blocked; `tubes lane info` shows it.")] = None,
+    because: Annotated[str | None, typer.Option(help="The reason, which `tubes lane info` shows.")] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
@@ -66,7 +66,7 @@ def block(
 
 @lane.command()
 def unblock(name: Name, lane_name: LaneName, url: Url = None, as_json_: AsJson = False) -> None:
-    """End the block of a lane. A cooldown goes on."""
+    """End the block of a lane. A cooldown continues."""
     with _lane(name, lane_name, url, as_json_=as_json_) as one:
         one.unblock()
 
@@ -96,7 +96,7 @@ def configure(
 ) -> None:
     """Set limits of a lane in place of the tube's.
 
-    A limit that is left out keeps its value; `default` resets it to the tube's.
+    An omitted limit keeps its value; `default` resets it to the tube's.
     """
     words = drop_none(
         interval=_number("--interval", interval, float),

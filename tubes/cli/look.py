@@ -48,7 +48,7 @@ _DUE_EDGES = (60.0, 3600.0)
 def tubes(url: Url = None, as_json_: AsJson = False) -> None:
     """List the tubes.
 
-    With --json the driver of each tube is listed, too.
+    With --json it also lists the driver of each tube.
     """
     with open_queue(url, read_only=True) as queue:
         if as_json_:
@@ -170,19 +170,19 @@ def pause_of(overview: library.Overview) -> str:
 
 
 _TUBES = (
-    Column("tube", least=16),
-    Column("driver", leaves=5),
+    Column("tube", min_width=16),
+    Column("driver", drop_order=5),
     Column("ready", right=True),
     Column("taken", right=True),
-    Column("delayed", right=True, leaves=7),
+    Column("delayed", right=True, drop_order=7),
     Column("buried", right=True),
-    Column("done", right=True, leaves=4),
-    Column("kept", right=True, leaves=3),
-    Column("oldest", right=True, leaves=6),
-    Column("waiting", right=True, leaves=2),
-    Column("sessions", right=True, leaves=1),
-    Column("late", right=True, leaves=9),
-    Column("", leaves=8),
+    Column("done", right=True, drop_order=4),
+    Column("kept", right=True, drop_order=3),
+    Column("oldest", right=True, drop_order=6),
+    Column("waiting", right=True, drop_order=2),
+    Column("sessions", right=True, drop_order=1),
+    Column("late", right=True, drop_order=9),
+    Column("", drop_order=8),
 )
 
 
@@ -209,7 +209,7 @@ def _tube_table(overview: library.Overview, due: list[int], times: dict[str, dic
     table.add_row(text("kept"), text(statistics.kept))
     table.add_row(text("oldest ready"), text(span(overview.oldest_ready_age)))
     counts = f"{due[0]} within a minute, {due[1]} within an hour, {due[2]} later"
-    table.add_row(text("moves by itself"), text(counts))
+    table.add_row(text("due"), text(counts))
     if overview.due_lag >= 1:
         table.add_row(text("late"), text(f"{span(overview.due_lag)}: no client uses this tube", "red"))
     table.add_row(text("callers waiting"), text(statistics.waiting))
@@ -357,13 +357,13 @@ def busiest(lanes: list[library.LaneInfo], limit: int) -> list[library.LaneInfo]
 
 
 _LANES = (
-    Column("lane", least=16),
+    Column("lane", min_width=16),
     Column("ready", right=True),
     Column("taken", right=True),
-    Column("waits", right=True, leaves=4),
-    Column("next start", leaves=3),
-    Column("interval", leaves=1),
-    Column("blocked", leaves=2),
+    Column("waits", right=True, drop_order=4),
+    Column("next start", drop_order=3),
+    Column("interval", drop_order=1),
+    Column("blocked", drop_order=2),
 )
 
 
@@ -382,16 +382,16 @@ def lanes_table(lanes: list[library.LaneInfo], now: float) -> Grid:
 
 
 _WORKERS = (
-    Column("host", least=8),
+    Column("host", min_width=8),
     Column("pid", right=True),
-    Column("up", right=True, leaves=4),
-    Column("tubes", least=12),
+    Column("up", right=True, drop_order=4),
+    Column("tubes", min_width=12),
     Column("in hand", right=True),
-    Column("acked", right=True, leaves=3),
-    Column("released", right=True, leaves=2),
-    Column("buried", right=True, leaves=1),
-    Column("oldest task", leaves=5),
-    Column("", leaves=6),
+    Column("acked", right=True, drop_order=3),
+    Column("released", right=True, drop_order=2),
+    Column("buried", right=True, drop_order=1),
+    Column("oldest task", drop_order=5),
+    Column("", drop_order=6),
 )
 
 

@@ -33,22 +33,22 @@ _Names = Annotated[
 def check(names: _Names = None, url: Url = None, as_json_: AsJson = False) -> None:
     """Report damaged tubes.
 
-    A tube is damaged if its keys on the server contradict each other, or if rows of its folder's database
-    are invalid. The command changes nothing.
+    A tube is damaged if its keys on the server contradict each other, or if rows of its folder's database are invalid.
+    The command changes nothing.
     """
     _examine(names, url, fixes=False, as_json_=as_json_)
 
 
 def repair(
     names: _Names = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, as `tubes check`.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, like `tubes check`.")] = False,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
     """Repair damaged tubes.
 
-    Other clients can use the tubes of a server meanwhile; no process may use a folder. It prints each problem and its
-    repair, and fails if tasks of a folder are lost or uncertain.
+    Other clients can use the tubes of a server during the repair; no process may use a folder. It prints each problem
+    and its repair, and fails if tasks of a folder are lost or uncertain.
     """
     _examine(names, url, fixes=not dry_run, as_json_=as_json_)
 

@@ -19,7 +19,7 @@ import typer
 import tubes
 from tubes.backend.url import read, redact_url, url_of_environment
 from tubes.cli.columns import Column, Grid
-from tubes.cli.common import PATIENCE, AsJson, Url, pairs, shared_place_of
+from tubes.cli.common import CONNECT_TIMEOUT, AsJson, Url, pairs, shared_place_of
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.logs import show_logs
 from tubes.cli.show import console, print_json, print_line
@@ -143,7 +143,7 @@ def serve(
     ] = 1,
     ui: Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the dashboard at /ui/.")] = True,
     history: Annotated[
-        bool, typer.Option("--history", help="Sample the counts of all tubes always, not only for open dashboards.")
+        bool, typer.Option("--history", help="Always sample the counts of all tubes, not only for open dashboards.")
     ] = False,
     config: Annotated[
         Path | None,
@@ -233,7 +233,7 @@ def dashboard(
         stopped = asyncio.Event()
         for kind in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(kind, stopped.set)
-        async with tubes.aio.connect(place, connect_timeout=PATIENCE) as queue:
+        async with tubes.aio.connect(place, connect_timeout=CONNECT_TIMEOUT) as queue:
             await queue.tubes()  # Report a server that does not reply.
             async with serve_dashboard(queue, listen, read_only=read_only) as address:
                 print_line(address)
@@ -257,7 +257,7 @@ def _choose_url(url: str | None) -> tuple[str, str]:
 
 
 class _LineBuffer:
-    """Prints lines on stdout in groups: to print each line separately would cost as much as the request itself."""
+    """Prints lines on stdout in groups: printing each line separately would cost as much as the request itself."""
 
     def __init__(self) -> None:
         self._pending: Final[list[str]] = []
@@ -340,7 +340,7 @@ def create_token(
 def list_tokens(tokens: TokenFile, as_json_: AsJson = False) -> None:
     """List the tokens with their ids, grants, limits and expiry."""
     table = Grid(
-        (Column("TOKEN"), Column("EXPIRES"), Column("GRANTS"), Column("LIMITS"), Column("DESCRIPTION", least=8))
+        (Column("TOKEN"), Column("EXPIRES"), Column("GRANTS"), Column("LIMITS"), Column("DESCRIPTION", min_width=8))
     )
     for entry in _tokens(tokens).all():
         grants = [str(grant) for grant in entry.grants]

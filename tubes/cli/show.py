@@ -127,20 +127,20 @@ def text(value: object, style: str = "") -> Text:
     return Text("" if value is None else printable(str(value)), style=style)
 
 
-#: Columns of a table of tasks. The id, and the reason of a state, are the most important ones.
+#: Columns of a table of tasks.
 _TASKS = (
     Column("id", right=True),
-    Column("state", leaves=6),
-    Column("pri", right=True, leaves=2),
-    Column("utube", least=8, leaves=3),
-    Column("tries", right=True, leaves=4),
-    Column("age", right=True, leaves=5),
+    Column("state", drop_order=6),
+    Column("pri", right=True, drop_order=2),
+    Column("utube", min_width=8, drop_order=3),
+    Column("tries", right=True, drop_order=4),
+    Column("age", right=True, drop_order=5),
 )
-_MOVES = Column("moves", leaves=1)
-_WHY = Column("why", least=12)
-_RESULT = Column("result", least=12)
-_PROGRESS = Column("progress", least=8)
-_DATA = Column("data", least=12)
+_MOVES = Column("moves", drop_order=1)
+_WHY = Column("why", min_width=12)
+_RESULT = Column("result", min_width=12)
+_PROGRESS = Column("progress", min_width=8)
+_DATA = Column("data", min_width=12)
 
 
 def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Grid:

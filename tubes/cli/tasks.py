@@ -71,7 +71,7 @@ def put(
     data: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="DATA", help="JSON; anything else is a string. Default, and -: read the lines of stdin."
+            metavar="DATA", help="JSON; other text is put as a string. Without DATA or with -: each line of stdin."
         ),
     ] = None,
     text: Annotated[bool, typer.Option("--text", help="Put the data as a string even if it is JSON.")] = False,
@@ -82,7 +82,7 @@ def put(
     ttl: Annotated[float | None, typer.Option(help="Seconds until the task expires.")] = None,
     ttr: Annotated[float | None, typer.Option(help="Seconds that a worker can hold the task (time to run).")] = None,
     max_attempts: Annotated[int | None, typer.Option(help="The maximum number of times the task can be taken.")] = None,
-    key: Annotated[str | None, typer.Option(help="A unique key: no other task can have it.")] = None,
+    key: Annotated[str | None, typer.Option(help="A key that only one task of the tube can have.")] = None,
     on_duplicate: Annotated[
         str | None, typer.Option(help="What to do if the key is in use: keep, replace, update or raise.")
     ] = None,
@@ -110,7 +110,7 @@ def put(
         options |= drop_none(key=key, on_duplicate=on_duplicate, utube=utube)
         if context:
             options["context"] = pairs(context, "--context")
-        codec = "raw" if isinstance(tube._port.codec, tubes.RawCodec) else "json"  # The URL may give it, too.
+        codec = "raw" if isinstance(tube._port.codec, tubes.RawCodec) else "json"  # The URL can also set it.
         words = _lines(codec, read) if data in (None, [], ["-"]) else _arguments(data or [], codec, read)
         while batch := list(islice(words, _BATCH)):
             tasks = tube.put_many(batch, timeout=0, errors="raise", **options)
@@ -205,7 +205,7 @@ def take(
             say(f"session {session} holds {len(held)} for {seconds:g} s{note}: {ids}")
             queue.admin.detach()
     if errors:
-        others = f", and {len(errors) - 1} others, too" if len(errors) > 1 else ""
+        others = f" ({len(errors)} tasks in all)" if len(errors) > 1 else ""
         raise Stop(f"task {next(iter(errors))} was released{others}: {next(iter(errors.values()))}", Exit.USAGE)
 
 
@@ -264,7 +264,7 @@ def release(
     """Make taken tasks ready again, or delayed.
 
     With ids and --session it releases tasks that `take --hold` has taken. Without both it releases the selected taken
-    tasks of all sessions, also those that workers handle now, and prints their number.
+    tasks of all sessions, even if a worker is handling them, and prints their number.
     """
     if not ids and session is None and delay is None:
         with open_queue(url) as queue:
@@ -337,7 +337,7 @@ def _change(tube: tubes.Tube, wanted: Wanted, act: str, /, *, as_json_: bool, **
 
 
 def _run(change: Callable[..., int], title: str, past: str) -> int:
-    """Change tasks, show the progress on a terminal, and return their number. Ctrl-C stops it after a part."""
+    """Change tasks with a progress display on a terminal; return their number. Ctrl-C stops after the current batch."""
     changed, is_stopped = 0, False
 
     def stop(*_: object) -> None:
@@ -422,7 +422,7 @@ def bury(
 ) -> None:
     """Bury tasks and print their number.
 
-    Without ids it buries the selected ready, delayed and taken tasks, also those that workers handle now.
+    Without ids it buries the selected ready, delayed and taken tasks, even if a worker is handling them.
     """
     _end(name, ids, "bury", because, wanted, url, as_json_=as_json_)
 
@@ -451,8 +451,8 @@ def move(
 ) -> None:
     """Move tasks to another tube and print their number.
 
-    It moves the selected tasks: buried ones, or with --state ready or delayed ones. They become ready there, or stay
-    delayed. They get new ids and times of put, and lose their reasons.
+    It moves buried tasks, or with --state ready or delayed ones. In the other tube buried tasks become ready, and
+    delayed tasks stay delayed. All get new ids and creation times, and lose their reasons.
     """
     with open_queue(url, codec) as queue:
         _change(queue.tube(name), wanted, "move", as_json_=as_json_, tube=queue.tube(to))
@@ -462,7 +462,7 @@ def move(
 def delete(name: Name, ids: Ids = None, *, wanted: Wanted, url: Url = None, as_json_: AsJson = False) -> None:
     """Delete tasks and print their number.
 
-    Without ids it deletes the selected tasks, in any state except done, also those that workers handle now.
+    Without ids it deletes the selected tasks, in any state except done, even if a worker is handling them.
     """
     with open_queue(url) as queue:
         tube = queue.tube(name)

@@ -31,23 +31,23 @@ from tubes.cli.streams import is_interactive
 #: Read the lanes of tubes with up to `_MAX_LANES` lanes, once per `_LANES_INTERVAL` seconds.
 _MAX_LANES, _LANES_INTERVAL = 1000, 5.0
 #: Seconds to wait for a reply before the screen is drawn without it, and for the connection to close.
-_PATIENCE = 1.0
+_REPLY_TIMEOUT = 1.0
 #: Calls whose rates are shown.
 _RATES = ("put", "take", "ack")
 _COLUMNS = (
-    Column("tube", least=16),
+    Column("tube", min_width=16),
     Column("ready", right=True),
     Column("taken", right=True),
-    Column("delayed", right=True, leaves=5),
+    Column("delayed", right=True, drop_order=5),
     Column("buried", right=True),
-    Column("oldest", right=True, leaves=6),
-    Column("put/s", right=True, leaves=4),
-    Column("take/s", right=True, leaves=7),
-    Column("ack/s", right=True, leaves=3),
-    Column("wait", right=True, leaves=2),
-    Column("sess", right=True, leaves=1),
-    Column("late", right=True, leaves=9),
-    Column("", leaves=8),
+    Column("oldest", right=True, drop_order=6),
+    Column("put/s", right=True, drop_order=4),
+    Column("take/s", right=True, drop_order=7),
+    Column("ack/s", right=True, drop_order=3),
+    Column("wait", right=True, drop_order=2),
+    Column("sess", right=True, drop_order=1),
+    Column("late", right=True, drop_order=9),
+    Column("", drop_order=8),
 )
 
 
@@ -76,17 +76,17 @@ class Board:
         """Seconds since the last reply, or None if the last request has succeeded."""
         return time.monotonic() - self._last_reply if self._request is not None or self.error else None
 
-    def look(self, patience: float | None = None) -> None:
+    def look(self, timeout: float | None = None) -> None:
         """Read all tubes. This takes two calls on a server, and one for each tube that has ready tasks.
 
-        Waits up to `patience` seconds for the reply. A request that takes longer continues, and the next call waits
+        Waits up to `timeout` seconds for the reply. A request that takes longer continues, and the next call waits
         for it.
         """
         if self._request is None:
             self._request = Future()
             threading.Thread(target=self._look, args=(self._request,), name="tubes-top", daemon=True).start()
         try:
-            overviews, lanes = self._request.result(patience)
+            overviews, lanes = self._request.result(timeout)
         except FutureTimeout:
             return
         except (tubes.ConnectionLost, tubes.ServerRefused) as error:
@@ -132,7 +132,7 @@ class Board:
             grid.add_row(*self._row(name))
         parts: list[RenderableType] = [grid]
         if len(names) > rows:
-            parts.append(text(f"… and {len(names) - rows} tubes with less", "dim"))
+            parts.append(text(f"… and {len(names) - rows} tubes with fewer tasks", "dim"))
         remaining = rows - len(names) - 4
         for name, lanes in self.lanes.items():
             if lanes and name in self.overviews and remaining > 3:
@@ -216,7 +216,7 @@ def top(
         screen = Live(render(), console=output, screen=True, auto_refresh=False)
         with suppress(KeyboardInterrupt), _keys() as key, screen as live:
             while key(interval) != "q":
-                board.look(min(interval, _PATIENCE))
+                board.look(min(interval, _REPLY_TIMEOUT))
                 live.update(render(), refresh=True)
 
 
@@ -234,11 +234,11 @@ def _close_quickly() -> Generator[ExitStack]:
     finally:
         thread = threading.Thread(target=end, daemon=True)
         thread.start()
-        thread.join(_PATIENCE)
+        thread.join(_REPLY_TIMEOUT)
 
 
 def _print(board: Board, interval: float, updates: int | None, *, as_json_: bool) -> None:
-    """Print updates one below the other, `updates` of them or until Ctrl-C."""
+    """Print this number of updates one below the other; None: until Ctrl-C."""
     with suppress(KeyboardInterrupt):
         for number in counted(1):
             if board.error and number == updates:

@@ -32,7 +32,7 @@ from tubes.values.task import CHECKPOINT_NAMES, checkpoint_changes, reserved_nam
 #: Tasks per call.
 _PAGE = 500
 #: Seconds to wait for room in a full tube.
-PATIENCE = 60.0
+PUT_TIMEOUT = 60.0
 #: Delay in seconds that keeps a task from workers until it is buried again, if the driver has delays.
 _BURY_DELAY = 3600.0
 
@@ -215,7 +215,7 @@ class _ImportProgress:
         message = f"{self.put} tasks were imported, up to line {self.line}"
         if self.unburied:
             message += f", but {self.unburied} of them are not buried yet"
-        return message + (f"; lines up to {self.uncertain} may be imported, too" if self.uncertain else "")
+        return message + (f"; lines up to {self.uncertain} may also be imported" if self.uncertain else "")
 
 
 def _import(tube: tubes.Tube, lines: IO[bytes], advance: Callable[[int], None]) -> _ImportProgress:
@@ -243,7 +243,7 @@ def _put_all(tube: tubes.Tube, lines: IO[bytes], advance: Callable[[int], None],
                 raise _line_error(number, str(error), progress) from error
         progress.uncertain = page[-1][0]
         try:
-            tasks = tube.put_many(items, timeout=PATIENCE)
+            tasks = tube.put_many(items, timeout=PUT_TIMEOUT)
         except TubesError as error:
             item: int | None = error.facts.get("item")
             if item is None:
@@ -265,7 +265,7 @@ def _put_all(tube: tubes.Tube, lines: IO[bytes], advance: Callable[[int], None],
 
 
 def _bury(tube: tubes.Tube, task: tubes.Task, reason: str | None, age: float) -> bool:
-    """Bury a task put `age` seconds ago. Return False if it does not exist any more."""
+    """Bury a task put `age` seconds ago. Return False if it no longer exists."""
     try:
         if "delay" in tube.driver.options and task.expires is not None:
             # Undo the extension of the ttl by the delay that has kept the task from workers.

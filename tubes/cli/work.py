@@ -30,7 +30,7 @@ from tubes.worker.signals import exit_on_sigterm, exit_soon
 
 _log: Final = logging.getLogger("tubes.worker")
 #: Connect timeout in seconds. It is longer than that of other commands: a script may start worker and server together.
-_PATIENCE = 10.0
+_CONNECT_TIMEOUT = 10.0
 _NOT_SHARED = "memory:// and file: work in one process only, but --processes starts several: give the URL of a server"
 _CODES: dict[int, Exit] = {CUT_OFF: Exit.CUT_OFF, AT_ONCE: Exit.AT_ONCE}
 
@@ -61,7 +61,7 @@ def worker(
         typer.Option("--max-memory", metavar="MB", min=1, help="Exit when the process uses more memory than this."),
     ] = None,
     reload: Annotated[bool, typer.Option("--reload", help="Restart when a .py file in this folder changes.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print debug messages, too.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also print debug messages.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings and errors only.")] = False,
     url: Url = None,
     as_json_: AsJson = False,
@@ -93,7 +93,8 @@ def worker(
         show_logs(is_one_of_many=link is not None)
         loaded = _load(target)
         if not isinstance(loaded, Worker):
-            loaded = _make(target, loaded, lambda: stack.enter_context(open_queue(url, patience=_PATIENCE)))
+            connect = partial(open_queue, url, connect_timeout=_CONNECT_TIMEOUT)
+            loaded = _make(target, loaded, lambda: stack.enter_context(connect()))
         set_log_level(level)
         if concurrency is not None:
             loaded.concurrency = concurrency
