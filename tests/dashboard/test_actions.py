@@ -107,7 +107,7 @@ def test_tube_that_exists_keeps_its_options(dashboard: Dashboard) -> None:
     page.get_by_role("button", name="Create a tube").click()
     page.get_by_role("dialog").get_by_label("Name").fill("mail")
     page.get_by_role("dialog").get_by_role("button", name="Create").click()
-    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("There is a tube of this name already.")
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("A tube with this name already exists.")
     assert dashboard.api("GET", "/tubes/mail")["options"]["max_attempts"] == 3
 
 

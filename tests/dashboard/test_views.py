@@ -182,7 +182,7 @@ EMPTY = {
     "tubes": "There are no tubes yet",
     "workers": "No worker is running",
     "schedules": "No running worker has a schedule",
-    "audit": "Nobody has changed anything",
+    "audit": "There are no changes through this service yet",
 }
 
 

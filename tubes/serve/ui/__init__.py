@@ -1,4 +1,4 @@
-"""The dashboard: static files under `/ui/`, which use the native API of the same service and nothing else."""
+"""The dashboard: static files under `/ui/`, which use only the native API of the same service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-#: Media types by the ends of the names of files. Other files in this folder are not served.
+#: File suffix -> media type. Other files in this folder are not served.
 _MEDIA_TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",

@@ -1,5 +1,5 @@
 // The dashboard: the frame around its views. `lib.js` has the API and the formats, `parts.js` the parts of views, and
-// the other files the views. The page stores nothing but the token: its state is in its address.
+// the other files have the views. The page stores only the token: the state of a view is in the address.
 
 import { render, useEffect, useErrorBoundary, useState } from "./preact.js";
 import {
@@ -22,7 +22,7 @@ function App() {
     addEventListener("hashchange", onChange);
     return () => removeEventListener("hashchange", onChange);
   }, []);
-  const state = useGet(isRefused ? null : [], {}, changes); // A change of this page may add a namespace.
+  const state = useGet(isRefused ? null : [], {}, changes); // A change may add a namespace.
   if (isRefused) return html`<${Frame}><${SignIn} /><//>`;
   if (!state.data) return html`<${Frame}><${Loaded} state=${state} /><${Retry} /><//>`;
   return html`<${Views} service=${state.data} address=${address} />`;
@@ -71,7 +71,7 @@ function TubePage(props) {
 
 const NotFound = () => html`<p class="empty">There is no such page. <a href="#/">Show all tubes.</a></p>`;
 
-// A view that fails leaves the others.
+// Show the error of a view that fails, and keep the frame usable.
 function ErrorBoundary({ children }) {
   const [error, reset] = useErrorBoundary();
   if (!error) return children;
@@ -81,7 +81,7 @@ function ErrorBoundary({ children }) {
 
 function Frame({ service, namespace, view, children }) {
   const toMain = (event) => {
-    event.preventDefault(); // The fragment is the address of the view.
+    event.preventDefault(); // Keep the fragment: it is the address of the view.
     document.getElementById("main").focus();
   };
   const link = ([word, title]) => html`<${Link} to=${[namespace, word]}
@@ -123,12 +123,12 @@ function SignIn() {
     setToken(new FormData(event.target).get("token").trim());
   };
   return html`<form class="sign-in" onSubmit=${onSubmit}><h1>Sign in</h1>
-    <p>${hasToken() ? "The service refuses this token." : "This service asks for a token."} The command <code>tubes token create</code>
-      makes one, and <code>tubes dashboard</code> prints its own. The right to look is enough to watch.</p>
+    <p>${hasToken() ? "The service refuses this token." : "This service requires a token."} The command <code>tubes token create</code>
+      creates one, and <code>tubes dashboard</code> prints its own. The right <code>look</code> is enough to view tubes.</p>
     <label class="field"><span>Token</span><input type="password" name="token" required autocomplete="off" /></label>
     <button type="submit" class="primary">Sign in</button></form>`;
 }
 
 const root = document.getElementById("app");
-root.replaceChildren(); // What was shown while this file was loaded.
+root.replaceChildren(); // Remove the note that is shown while this file loads.
 render(html`<${App} />`, root);

@@ -23,13 +23,13 @@ export function Lanes({ namespace, name, tube, query }) {
   const canManage = tube.rights.includes("manage");
   const order = ([word, title]) => html`<button type="button" aria-pressed=${word === sort}
     onClick=${() => setQuery({ sort: word, offset: "" })}>${title}</button>`;
-  const nothing = contains ? "No lane has this in its name." : "A lane exists while it has tasks, limits or a cooldown.";
+  const nothing = contains ? "No lane name contains this text." : "A lane exists while it has tasks, limits or a cooldown.";
   const table = ({ lanes, total, complete }) => {
-    const most = Math.max(...lanes.map((lane) => lane.ready), 1);
-    const rows = lanes.map((lane) => html`<${Row} key=${lane.name} segments=${segments} lane=${lane} most=${most}
+    const largest = Math.max(...lanes.map((lane) => lane.ready), 1);
+    const rows = lanes.map((lane) => html`<${Row} key=${lane.name} segments=${segments} lane=${lane} largest=${largest}
       canManage=${canManage} />`);
-    return html`${!complete && html`<p class="problem">There are more lanes than the service
-        sorts in time: this list has some of them.</p>`}
+    return html`${!complete && html`<p class="problem">The service could not read all lanes in time: this list is
+        incomplete.</p>`}
       <${Table} caption="Lanes" columns=${canManage ? [...COLUMNS, [""]] : COLUMNS} rows=${rows} />
       <${OffsetPager} offset=${offset} size=${PAGE} shown=${lanes.length} total=${total}
         onMove=${(next) => setQuery({ offset: next || "" })} />`;
@@ -46,10 +46,10 @@ export function Lanes({ namespace, name, tube, query }) {
 
 const isAhead = (moment) => moment != null && moment > now();
 
-// Some programs block a lane after each task for a moment, without a reason: that is a cooldown.
+// Some programs block a lane for a moment after each task, without a reason: show that as a cooldown.
 const isBlocked = (lane) => isAhead(lane.blocked_until) && (lane.blocked_reason || isAhead(lane.blocked_until - 10));
 
-// The kind of badge for a lane, and what it does now.
+// Return the kind of the badge of a lane, and its text.
 function stateOf(lane) {
   if (isBlocked(lane)) return ["buried", "blocked"];
   if (lane.taken >= lane.max_in_flight) return ["taken", "busy"];
@@ -57,13 +57,13 @@ function stateOf(lane) {
   return lane.ready ? ["ready", "can start"] : lane.taken ? ["taken", "working"] : ["", "idle"];
 }
 
-function limitsOf({ max_in_flight: most, interval, burst, capacity }) {
+function limitsOf({ max_in_flight, interval, burst, capacity }) {
   const pace = burst > 1 ? `burst of ${count(burst)}, then every ${span(interval)}` : `every ${span(interval)}`;
-  const limits = [`${count(most)} in flight`, interval && pace, capacity && `at most ${count(capacity)} tasks`];
+  const limits = [`${count(max_in_flight)} in flight`, interval && pace, capacity && `at most ${count(capacity)} tasks`];
   return limits.filter(Boolean).join(", ");
 }
 
-function Row({ segments, lane, most, canManage }) {
+function Row({ segments, lane, largest, canManage }) {
   const [kind, word] = stateOf(lane);
   const at = path([...segments, "lanes", lane.name, "block"]);
   const unblock = () => callAndNotify("The lane is unblocked.", "DELETE", at);
@@ -72,7 +72,7 @@ function Row({ segments, lane, most, canManage }) {
       <${Text} of=${lane.name || "(empty name)"} limit=${80} /><//></th>
     <td><${Badge} kind=${kind}>${word}<//>
       ${lane.blocked_reason && html`<div class="muted"><${Text} of=${lane.blocked_reason} limit=${120} /></div>`}</td>
-    <td class="number">${count(lane.ready)} <meter min="0" max=${most} value=${lane.ready} aria-hidden="true"></meter></td>
+    <td class="number">${count(lane.ready)} <meter min="0" max=${largest} value=${lane.ready} aria-hidden="true"></meter></td>
     <td class="number">${count(lane.taken)} of ${count(lane.max_in_flight)}</td>
     <td class="number"><${Time} at=${lane.waiting_since} text=${span(Math.max(now() - lane.waiting_since, 0))} /></td>
     <td class="number">${isAhead(lane.next_start) ? html`<${Time} at=${lane.next_start} />` : lane.ready ? "now" : "–"}</td>

@@ -1,4 +1,4 @@
-// What all views share: the REST API, the stream of samples, the address of a view, and formats.
+// Shared by all views: the REST API, the stream of samples, the address of a view, and formats.
 
 import { html, useEffect, useRef, useState } from "./preact.js";
 
@@ -39,10 +39,10 @@ export const access = store({ isRefused: false });
 
 // The token is in the fragment of the address only until the page has read it, so that no history or log contains it.
 function readToken() {
-  const given = /^#token=(.+)$/.exec(location.hash);
-  if (!given) return;
+  const match = /^#token=(.+)$/.exec(location.hash);
+  if (!match) return;
   history.replaceState(null, "", location.pathname);
-  setToken(decodeURIComponent(given[1]));
+  setToken(decodeURIComponent(match[1]));
 }
 
 // Use this token from now on; null: forget the token, and ask for another one.
@@ -68,7 +68,7 @@ export class Problem extends Error {
 export async function call(method, path, body, { signal, raw = false } = {}) {
   const headers = {};
   const token = sessionStorage.getItem(TOKEN);
-  // Other characters cannot be in a token, nor in a header.
+  // Tokens contain only these characters, and headers accept no others.
   if (token !== null) headers.authorization = `Bearer ${token.replace(/[^!-~]/g, "?")}`;
   if (body !== undefined) headers["content-type"] = "application/json";
   const text = body === undefined || typeof body === "string" ? body : JSON.stringify(body);
@@ -147,8 +147,8 @@ export const refresh = () => [changes, minutes, ticks].forEach(grow);
 // Milliseconds between two refreshes. The service may read all tubes less often than that.
 const INTERVAL = 5000;
 const MINUTE = 60_000;
-// Milliseconds after which a request without a reply is given up.
-const PATIENCE = 30_000;
+// Milliseconds after which a request without a reply is aborted.
+const TIMEOUT = 30_000;
 
 const LONGEST_SILENCE = 40_000;
 const LONGEST_PAUSE = 15_000;
@@ -228,8 +228,8 @@ export function follow(namespace) {
   };
 }
 
-// Get a resource, and get it again whenever `counter` grows, but never twice at the same time.
-// Returns {data, error}; the data of other arguments are forgotten.
+// Get a resource, and get it again whenever `counter` grows, with one request at a time.
+// Returns {data, error}; new arguments clear the data.
 export function useGet(segments, parameters = {}, counter = ticks) {
   const [state, setState] = useState({});
   const turns = new Map([changes, minutes, ticks].map((each) => [each, useStore(each)]));
@@ -251,7 +251,7 @@ export function useGet(segments, parameters = {}, counter = ticks) {
     running.current?.abort();
     const controller = (running.current = new AbortController());
     if (isNew) setState({});
-    const timer = setTimeout(() => controller.abort(), PATIENCE);
+    const timer = setTimeout(() => controller.abort(), TIMEOUT);
     const settle = (next) => {
       clearTimeout(timer);
       if (running.current !== controller) return;
@@ -342,11 +342,11 @@ export function iso(moment) {
   return Number.isNaN(date.getTime()) ? String(moment) : date.toISOString().replace("T", " ").replace("Z", " UTC");
 }
 
-// Characters that a terminal or the direction of text would act on, and lone surrogates: they are shown as escapes.
+// Control characters, invisible characters and lone surrogates, which are shown as escapes.
 const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\p{Cs}]/gu;
 const escaped = (character) => "\\u" + character.charCodeAt(0).toString(16).padStart(4, "0");
 
-// Text of a client, with visible escapes, and shortened.
+// Text from a client, with unsafe characters escaped, and shortened.
 export function printable(text, limit = 200) {
   const whole = String(text ?? "");
   return whole.slice(0, limit).replace(UNSAFE, escaped) + (whole.length > limit ? "…" : "");
@@ -354,7 +354,7 @@ export function printable(text, limit = 200) {
 
 export async function copy(text) {
   if (navigator.clipboard && isSecureContext) return navigator.clipboard.writeText(text);
-  const area = document.createElement("textarea"); // Without HTTPS browsers have only this way.
+  const area = document.createElement("textarea"); // Without HTTPS browsers have no clipboard API.
   area.value = text;
   document.body.append(area);
   area.select();

@@ -5,7 +5,7 @@ import { ago, call, copy, count, html, href, printable, refresh, select, store, 
 
 export const STATES = ["ready", "taken", "delayed", "buried"];
 
-// A text of a client, which may be of another direction than the page.
+// Text from a client, which may be written from right to left.
 export const Text = ({ of, limit }) => html`<bdi>${printable(of, limit)}</bdi>`;
 
 export const Link = ({ to, query, children, ...rest }) => html`<a href=${href(to, query)} ...${rest}>${children}</a>`;
@@ -28,7 +28,7 @@ export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 
 export const Problem = ({ error }) => html`<p class="problem" role="alert">${printable(error.message, 500)}</p>`;
 
-// Show the data of `useGet`: before they are there a note, and after a failure the error above the last data.
+// Show the data of `useGet`, a note while they load, and after a failure the error above the last data.
 export function Loaded({ state, children }) {
   const problem = state.error && html`<${Problem} error=${state.error} />`;
   if (state.data === undefined) return problem || html`<p class="empty" aria-busy="true">Loading…</p>`;
@@ -44,7 +44,7 @@ export function Card({ label, value, kind = "", note, to, query }) {
 export function CopyButton({ text }) {
   const [isCopied, setCopied] = useState(false);
   const onClick = () =>
-    Promise.resolve(copy(text)).then(() => setCopied(true), () => notify("It could not be copied.", true));
+    Promise.resolve(copy(text)).then(() => setCopied(true), () => notify("The text could not be copied.", true));
   useEffect(() => {
     const timer = setTimeout(() => setCopied(false), 1500);
     return () => clearTimeout(timer);
@@ -54,7 +54,7 @@ export function CopyButton({ text }) {
 
 // -- charts -----------------------------------------------------------------------------------------------------------
 
-// `at`: the times of the values; without them the values have the same distance.
+// `at`: the times of the values; without them the values are equally spaced.
 function Line({ name, values, at = [...values.keys()], width, height, largest }) {
   const length = at[at.length - 1] - at[0] || 1;
   const x = (index) => ((at[index] - at[0]) / length) * width;
@@ -92,7 +92,7 @@ export function Chart({ title, at, series, format }) {
     <figcaption><span>${title}</span><span class="legend">
       ${values.map(([name, text]) => html`<span class="key ${name}">${text}</span>`)}
       <span class="muted">${ago(at[index])}</span></span></figcaption>
-    <div class="plot"><span class="most">${format(largest)}</span>
+    <div class="plot"><span class="largest">${format(largest)}</span>
       <svg viewBox="0 -2 600 126" preserveAspectRatio="none" role="img" aria-label=${label}
         onPointerMove=${follow} onPointerLeave=${() => setPointer(null)}>
         <path class="grid" d="M0 0H600M0 61H600M0 122H600" />${names.map(line)}
@@ -113,7 +113,7 @@ export function Bars({ title, values, labels }) {
 
 // -- tables -----------------------------------------------------------------------------------------------------------
 
-// `columns`: [title, kind, sort], where a kind "number" is to the right. `sort`: the current one.
+// `columns`: [title, kind, sort]. The kind "number" is aligned right. `sort`: the current one.
 export function Table({ caption, columns, rows, sort, onSort }) {
   const head = ([title, kind = "", word]) => {
     if (!word) return html`<th scope="col" class=${kind}>${title}</th>`;
@@ -141,7 +141,7 @@ export function OffsetPager({ offset, size, shown, total, onMove }) {
   return html`<${Pager} back=${back} more=${more}>${count(offset + 1)} to ${count(offset + shown)} of ${count(total)}<//>`;
 }
 
-// An input that reports its text when the user pauses. Until then the text is the user's.
+// An input that reports its text when the user pauses. Until then it ignores changes of `value`.
 export function Search({ label, value = "", onChange, placeholder = "", type = "search" }) {
   const [typed, setTyped] = useState(null);
   const timer = useRef(0);
@@ -200,8 +200,8 @@ export function Messages() {
       <button type="button" class="small" onClick=${() => message.set(null)}>Close</button></p>`}</div>`;
 }
 
-// Call the API, and show a message or the error, and the new state. `text`: the message, or a function of the reply
-// that returns one, or nothing.
+// Call the API, show a message or the error, and refresh the views. `text`: the message, or a function of the reply
+// that may return one.
 export async function callAndNotify(text, method, address, body) {
   try {
     notifyOf(text, await call(method, address, body));
@@ -258,14 +258,14 @@ function Field({ field, value, onChange }) {
   return html`<label class="field" for=${id}><span>${label}</span>${input()}</label>${note}`;
 }
 
-// The values of a form: numbers as numbers, without empty fields and flags that are not set.
+// Return the values of a form, without empty fields and unset flags. Numbers are converted.
 function readFields(fields, values) {
   const filled = fields.filter(({ name }) => values[name] !== "" && values[name] !== false);
   return Object.fromEntries(filled.map(({ name, type }) => [name, type === "number" ? Number(values[name]) : values[name]]));
 }
 
-// Ask for values, and act. `submit(values, report, signal)`: a promise; an error stays in the dialog.
-// `preview(report, signal)`: a promise of the number of tasks that it touches, which `{title}: {number}` shows.
+// Ask for values, and submit them. `submit(values, report, signal)`: returns a promise; the dialog shows its error.
+// `preview(report, signal)`: returns a promise of the number of tasks to change, which the title shows.
 // `confirmed`: a name that the user must type first.
 function Form({ title, text, fields = [], button, isDanger, confirmed, preview, submit, close }) {
   const [values, setValues] = useState(() => Object.fromEntries(fields.map(({ name, value = "" }) => [name, value])));
@@ -314,7 +314,8 @@ function Form({ title, text, fields = [], button, isDanger, confirmed, preview, 
   </form><//>`;
 }
 
-// Open a form that makes the call of `request(values)`, shows `message` as `callAndNotify` does, and leads to the address `next`.
+// Open a form that makes the call of `request(values)`, shows `message` like `callAndNotify`, and goes to the address
+// `next`.
 export function openForm({ message: text, request, next, ...form }) {
   const submit = async (values) => {
     notifyOf(text, await call(...(await request(values))));
@@ -326,19 +327,19 @@ export function openForm({ message: text, request, next, ...form }) {
 // -- actions on many tasks --------------------------------------------------------------------------------------------
 
 const REASON = { name: "reason", label: "Reason", type: "text", help: "Shown with the tasks; may be empty." };
-const ATTEMPTS = { name: "attempts", label: "More attempts", type: "number", help: "Empty: as the tube says." };
+const ATTEMPTS = { name: "attempts", label: "More attempts", type: "number", help: "Empty: one more if none are left." };
 const TARGET = { name: "to", label: "To the tube", type: "text", isRequired: true };
-// By action: its title, what the tasks are then, the fields of its form, what it does, and whether it may do harm.
+// Action -> its title, the participle in its message, the fields of its form, its help, and whether it can do harm.
 export const ACTIONS = {
   kick: ["Kick", "kicked", [ATTEMPTS], "Buried and delayed tasks become ready; kept done tasks are put again."],
   release: ["Release", "released", [], "Taken tasks become ready, even if a client is still working on them.", true],
   bury: ["Bury", "buried", [REASON], "The tasks stay buried until they are kicked."],
-  cancel: ["Cancel tasks", "cancelled", [REASON], "The tasks end; the holder of a taken task is told to stop.", true],
+  cancel: ["Cancel tasks", "cancelled", [REASON], "The tasks end; the holder of a taken task is notified.", true],
   move: ["Move", "moved", [TARGET], "The tasks get new ids in the other tube."],
   delete: ["Delete", "deleted", [], "The tasks are removed. This cannot be undone.", true],
 };
 
-// Open a form that previews, changes and follows many tasks. `filters`: those of a selection, or {ids}.
+// Open a form that counts tasks, changes them and shows the progress. `filters`: those of a selection, or {ids}.
 export function openBulk(namespace, tube, action, filters) {
   const [title, participle, fields, help, isDanger] = ACTIONS[action];
   const words = Object.entries(filters).map(([name, value]) => `${name} ${printable(value, 60)}`);
@@ -354,7 +355,7 @@ export function openBulk(namespace, tube, action, filters) {
   dialog.set({ title, text: `${which}, in ${printable(tube, 60)}. ${help}`, fields, button: title, isDanger, confirmed, preview, submit });
 }
 
-// Actions that need no form beyond a reason.
+// Open a form for an action that needs only a reason.
 export const reasonForm = (title, button, message, address, isDanger) =>
   openForm({ title, button, message, isDanger, fields: [REASON], request: (values) => ["POST", address, values] });
 

@@ -9,10 +9,9 @@ import {
 import { openPut, withData } from "./tubes.js";
 
 const PAGE = 50;
-// Characters of the data in a list, and on the page of a task.
+// Bytes of the data in a list, on the page of a task, and in a hex dump.
 const EXCERPT = 120;
-const MOST = 100_000;
-// The bytes of a dump.
+const PREVIEW = 100_000;
 const HEX = 4096;
 const STATES = [["", "all except done"], ...["ready", "taken", "delayed", "buried", "done"].map((state) => [state, state])];
 const ORDERS = [["", "first to last"], ["true", "newest first"]];
@@ -20,7 +19,7 @@ const COLUMNS = [
   ["Id", "number"], ["State"], ["Data"], ["Reason or note"], ["Lane"], ["Pri", "number"], ["Attempts", "number"],
   ["Put"], ["Due or ended"],
 ];
-// The filters that are typed, with their labels.
+// The filters with an input, and their labels.
 const FILTERS = [
   ["contains", "Data contains"], ["reason", "Reason"], ["lane", "Lane"], ["key", "Key"],
   ["older_than", "Older than (s)"], ["attempts", "Attempts, at least"],
@@ -29,8 +28,8 @@ const NUMBERS = ["older_than", "attempts"];
 
 // The filters in an address, for the API.
 function filtersOf(query) {
-  const given = ["state", ...FILTERS.map(([name]) => name)].filter((name) => query[name]);
-  return Object.fromEntries(given.map((name) => [name, NUMBERS.includes(name) ? Number(query[name]) : query[name]]));
+  const names = ["state", ...FILTERS.map(([name]) => name)].filter((name) => query[name]);
+  return Object.fromEntries(names.map((name) => [name, NUMBERS.includes(name) ? Number(query[name]) : query[name]]));
 }
 
 export function Tasks({ namespace, name, tube, query }) {
@@ -78,7 +77,7 @@ export function Tasks({ namespace, name, tube, query }) {
       ${FILTERS.filter(([each]) => each !== "lane" || tube.lanes !== null).map(filter)}</div>
     ${canManage && html`<${Actions} namespace=${namespace} name=${name} filters=${filters} picked=${picked}
       isEvery=${isEvery} setEvery=${setEvery} clear=${clear} />`}
-    ${isSearch && html`<p class="muted">A search is not repeated by itself.
+    ${isSearch && html`<p class="muted">A search is not refreshed automatically.
       <${Button} kind="small" onClick=${refresh}>Search again<//></p>`}
     <${Loaded} state=${state}>${list}<//>`;
 }
@@ -117,7 +116,7 @@ function Actions({ namespace, name, filters, picked, isEvery, setEvery, clear })
 export function Task({ namespace, name, tube, id }) {
   const [isAll, setAll] = useState(false);
   const segments = [namespace, "tubes", name];
-  const state = useGet([...segments, "tasks", id], { preview: isAll ? 1e9 : MOST }, isAll ? changes : ticks);
+  const state = useGet([...segments, "tasks", id], { preview: isAll ? 1e9 : PREVIEW }, isAll ? changes : ticks);
   const isTaken = state.data?.state === "taken";
   const workers = useGet(isTaken ? [namespace, "workers"] : null, {}, changes);
   const holds = (worker) => worker.tasks.some((held) => held.tube === name && String(held.id) === id);
@@ -126,11 +125,11 @@ export function Task({ namespace, name, tube, id }) {
   return html`<${Loaded} state=${state}>${(task) => html`
     <div class="head"><h2>Task ${task.id} <${Badge} kind=${task.state}>${task.state}<//></h2>
       <div class="tools"><${TaskActions} segments=${segments} task=${task} tube=${tube}
-        isWhole=${isAll || task.size <= MOST} /></div></div>
+        isWhole=${isAll || task.size <= PREVIEW} /></div></div>
     <div class="charts"><section><h3>Facts</h3><${Facts} task=${task} holder=${holder} /></section>
       <section><h3>Times</h3><${Timeline} task=${task} /></section></div>
     <${Data} title="Data" text=${task.preview} base64=${task.preview_base64} size=${task.size}
-      onAll=${!isAll && task.size > MOST && (() => setAll(true))} />
+      onAll=${!isAll && task.size > PREVIEW && (() => setAll(true))} />
     ${json("Result", task.result ?? task.result_base64)}${json("Saved for the next attempt", task.saved)}`}<//>`;
 }
 
@@ -173,7 +172,7 @@ function isJson(text) {
   }
 }
 
-// JSON with line breaks. The values stay as they are: JavaScript would round large numbers, and drop doubled keys.
+// JSON with line breaks. It is not encoded again, since JavaScript would round large numbers and drop duplicate keys.
 function pretty(text) {
   if (!isJson(text)) return text;
   let depth = 0;
@@ -227,7 +226,7 @@ function TaskActions({ segments, task, tube, isWhole }) {
       request: ({ data, pri, ...rest }) => {
         const changes = { ...rest, ...(pri === task.pri ? {} : { pri }) };
         const isSame = !data || data === pretty(text);
-        if (isSame && !Object.keys(changes).length) throw new Error("Nothing is changed.");
+        if (isSame && !Object.keys(changes).length) throw new Error("There are no changes.");
         return ["PATCH", at(), isSame ? changes : withData(data, isJson(text), changes)];
       },
     });
@@ -266,7 +265,7 @@ export function DeadLetters({ namespace, name, tube }) {
   const state = useGet([...segments, "reasons"], { samples: 1 });
   const canManage = tube.rights.includes("manage");
   const bulk = (action, reason) => () => openBulk(namespace, name, action, { state: "buried", ...(reason && { reason }) });
-  const row = ([reason, number], most, sample) => {
+  const row = ([reason, number], largest, sample) => {
     const task = sample && path([...segments, "tasks", String(sample.id), "kick"]);
     // Tasks without a reason count as "none", which no filter can select.
     const isNamed = reason !== "none";
@@ -274,7 +273,7 @@ export function DeadLetters({ namespace, name, tube }) {
     return html`<tr key=${reason}>
       <th scope="row" class="data"><${Link} to=${[...segments, "tasks"]} query=${query}>
         <${Text} of=${isNamed ? reason : "without a reason"} /><//></th>
-      <td class="number">${count(number)} <meter min="0" max=${most} value=${number} aria-hidden="true"></meter></td>
+      <td class="number">${count(number)} <meter min="0" max=${largest} value=${number} aria-hidden="true"></meter></td>
       <td><${Time} at=${sample?.first} /></td><td><${Time} at=${sample?.last} /></td>
       <td class="buttons">${sample && html`<${Link} to=${[...segments, "tasks", String(sample.id)]}>Sample<//>`}
       ${canManage && html`${sample && html`<${Button} kind="small"

@@ -7,9 +7,9 @@ import {
 } from "./parts.js";
 
 const PAGE = 50;
-// Seconds after which a due change counts as overdue: then no program uses the tube.
+// Seconds after which a due change is shown as overdue: probably no program uses the tube.
 const OVERDUE = 10;
-// The most samples in a small chart.
+// The maximum number of samples in a small chart.
 const SPARK = 60;
 const COLUMNS = [
   ["Tube", "", "name"],
@@ -30,8 +30,8 @@ export function Tubes({ namespace, query, canManage }) {
   const onSort = (next) => setQuery({ sort: next, offset: "" });
   const onSearch = (text) => setQuery({ contains: text, offset: "" });
   const nothing = contains
-    ? "No tube has this in its name."
-    : "There are no tubes yet. A program creates the first one, or you do.";
+    ? "No tube name contains this text."
+    : "There are no tubes yet.";
   const table = ({ tubes, names, tasks, total }) => html`<div class="cards">
       ${STATES.map((name) => html`<${Card} label=${name} value=${count(tasks[name])} kind=${tasks[name] ? name : ""} />`)}
       <${Card} label="tubes" value=${count(total)} /></div>
@@ -68,7 +68,7 @@ function Row({ namespace, name, tube }) {
 
 function openCreate(namespace) {
   const drivers = ["fifo", "fifottl", "utube", "utubettl"];
-  const help = "utube and utubettl have lanes; the ttl drivers have delays, priorities and times.";
+  const help = "utube and utubettl have lanes; the ttl drivers have delays, priorities, ttl and ttr.";
   openForm({
     title: "Create a tube",
     button: "Create",
@@ -81,7 +81,7 @@ function openCreate(namespace) {
     request: async ({ name, driver, options = "{}" }) => {
       const at = path([namespace, "tubes", name]);
       const isKnown = await call("GET", at).then(() => true, (error) => error.status !== 404);
-      if (isKnown) throw new Error("There is a tube of this name already.");
+      if (isKnown) throw new Error("A tube with this name already exists.");
       return ["PUT", at, { driver, options: JSON.parse(options) }];
     },
   });
@@ -89,7 +89,7 @@ function openCreate(namespace) {
 
 // -- one tube ---------------------------------------------------------------------------------------------------------
 
-// Delays and takes are counted that end within these seconds from now.
+// Upper bounds of the groups of delays and takes by their end, in seconds from now.
 const EDGES = [1, 10, 60, 600, 3600, 86400];
 const EDGE_LABELS = [...EDGES.map((edge) => `within ${span(edge)}`), "later"];
 
@@ -120,7 +120,7 @@ export function Tube({ namespace, name, tube }) {
         ${facts(Object.entries(calls).map(([call, number]) => [call, count(number)]))}</dl></section></div>`;
 }
 
-// The name of a tube, its state and what can be done with it, above each of its views.
+// The head of each view of a tube: its name, its state, actions and links to the views.
 export function TubeHead({ namespace, name, section, tube }) {
   const segments = [namespace, "tubes", name];
   const { buried } = tube.tasks;
@@ -151,7 +151,7 @@ function Manage({ namespace, name, tube }) {
   const alter = () =>
     openForm({
       title: "Change the options",
-      text: "Tasks that are put afterwards get the new options. null restores a default.",
+      text: "Limits apply at once, defaults of tasks to new tasks. null restores a default.",
       button: "Change",
       message: "The options are changed.",
       fields: [{ name: "options", label: "Options, as JSON", type: "area", value: JSON.stringify(tube.options, null, 2) }],
@@ -215,7 +215,7 @@ export function openPut(segments, tube, task) {
       ...(tube.lanes === null ? [] : [{ name: "utube", label: "Lane", type: "text", value: utube ?? "" }]),
       { name: "pri", label: "Priority", type: "number", value: pri || "", help: "Lower numbers are taken first." },
       { name: "delay", label: "Delay in seconds", type: "number" },
-      { name: "key", label: "Key", type: "text", help: "Only one task with this key exists." },
+      { name: "key", label: "Key", type: "text", help: "Only one task of the tube can have this key." },
     ],
     request: ({ data, ...options }) => ["POST", path([...segments, "tasks"]), withData(data, isJson, options)],
   });

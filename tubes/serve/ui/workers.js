@@ -13,7 +13,7 @@ const WORKERS = [
   ["Worker"], ["Started"], ["Handlers"], ["In hand", "number"], ["Acked", "number"], ["Released", "number"],
   ["Buried", "number"], ["Lost", "number"], ["Holds"],
 ];
-const MOST_HELD = 5;
+const MAX_HELD = 5;
 
 export function Workers({ namespace }) {
   const state = useGet([namespace, "workers"]);
@@ -30,7 +30,7 @@ function Worker({ namespace, worker }) {
     <${Link} to=${[namespace, "tubes", tube, "tasks", String(id)]}><${Text} of=${tube} limit=${40} /> ${id}<//>
     for ${span(Math.max(now() - since, 0))}<${Progress} of=${progress} />
     <span class="muted"> <${Text} of=${note} limit=${80} /></span></div>`;
-  const listed = worker.tasks.slice(0, MOST_HELD);
+  const listed = worker.tasks.slice(0, MAX_HELD);
   const more = worker.in_hand - listed.length;
   return html`<tr><th scope="row"><${Text} of=${worker.host} limit=${60} /> <span class="muted">process ${worker.pid}</span>
       ${worker.stopping && html`<${Badge} kind="warn">stopping<//>`}</th>
@@ -73,7 +73,7 @@ export function Audit({ namespace, query }) {
       ${change.lane != null && html` lane <${Text} of=${change.lane} limit=${60} />`}</td>
     <td class="data"><code><${Text} of=${change.arguments && JSON.stringify(change.arguments)} /></code></td>
     <td class="number">${change.count == null ? "" : count(change.count)}</td></tr>`;
-  const nothing = before ? "There are no older changes." : "Nobody has changed anything through this service yet.";
+  const nothing = before ? "There are no older changes." : "There are no changes through this service yet.";
   return html`<div class="head"><h1>Audit</h1><p class="muted">Changes through this service, newest first.</p></div>
     ${list(state, "changes", "Changes", CHANGES, row, nothing)}
     <${Pager} labels=${["Newest", "Older"]} back=${before ? () => setQuery({ before: "" }) : null}
