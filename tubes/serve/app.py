@@ -55,7 +55,7 @@ def _later_routes(service: Service, callbacks: Callbacks | None) -> list[BaseRou
 
 
 class App:
-    """The service as an ASGI application. `admin` is the application for administrators, at an address of its own."""
+    """The service as an ASGI application. `admin` is the application of the administration listener."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ def create_app(
     `callbacks`: callbacks that the later API may call, a `tubes.serve.later.Callbacks`. None: no later API.
     `pushes`: tubes whose tasks are posted to URLs, a `tubes.serve.pushes.Pushes`. None: no tasks are posted.
     `ui`: serve the dashboard at `/ui/`.
-    `history`: sample the counts of all tubes always, and not only while a client reads their history.
+    `history`: always sample the counts of all tubes, not only while a client reads their history.
 
     >>> import tubes.aio
     >>> queue = tubes.aio.connect("memory://", codec="json")

@@ -23,7 +23,7 @@ to_json: Final = JsonCodec().encode
 
 
 class Bodies:
-    """Count the bytes of the bodies of requests in work: at most `limit` in all and `limit_of_token` per token."""
+    """Count the bytes of the bodies of running requests: at most `limit` in all and `limit_of_token` per token."""
 
     def __init__(self, limit: int, limit_of_token: int) -> None:
         self._limit: Final = limit

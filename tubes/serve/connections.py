@@ -6,9 +6,9 @@ gets to parse. A request goes through these stages:
 - `new`: nothing has arrived since the connection was made.
 - `headers`: some of the headers have arrived.
 - `body`: the headers are complete, and the application runs. uvicorn pauses reading while it holds much of the body.
-- `whole`: the request is complete. Until its reply is complete it is in work; after that the connection is idle.
+- `complete`: the request is complete. The connection is busy until the reply is complete, and then idle.
 
-While a request is in work, further input is kept as bytes. Reading pauses if there is much of it; otherwise it
+While the connection is busy, further input is kept as bytes. Reading pauses if there is much of it; otherwise it
 continues, to detect disconnects. The parser cannot stop at the end of a request. So `on_message_begin` raises for the
 next request, `_parse` computes where that begins, and a new parser reads it after the reply. After a chunked body its
 beginning is unknown, so the reply says `Connection: close`.
@@ -47,7 +47,7 @@ FINAL_TIMEOUT: Final = 2.0
 _MAX_HEADER_LINES: Final = 200
 #: Bytes of pipelined input after which a connection pauses reading.
 _MAX_INPUT: Final = 2**16
-#: Bytes of a body that are discarded after the reply.
+#: Maximum bytes of a body that are discarded after the reply.
 _MAX_DRAIN: Final = 2**26
 #: Bytes of a long reply that a client must read within `read_within`.
 _MIN_READ: Final = 2**16
@@ -56,7 +56,7 @@ _KEEP_ALIVE: Final = 75.0
 
 
 class Buffers:
-    """The bytes that connections hold: input that waits to be parsed, and replies that clients have not read."""
+    """The bytes that connections hold: input that is not parsed yet, and replies that clients have not read."""
 
     def __init__(self, limit: int) -> None:
         self._limit: Final = limit
@@ -77,13 +77,13 @@ class Buffers:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection. uvicorn uses it as the transport, too, so that `close` can linger."""
+    """A connection. uvicorn also uses it as the transport, so that `close` can linger."""
 
     limits: Limits
     buffers: Buffers
     _socket_transport: Any
     _stage = "new"
-    #: Input behind the request in work.
+    #: Input after the current request.
     _input = b""
     _is_paused = False
     #: Bytes of the request that have arrived, bytes of its body, and the last bytes of unfinished headers.
@@ -134,7 +134,7 @@ class Connection(HttpToolsProtocol):
         return self._stage == "complete" and not self.cycle.response_complete
 
     def _parse(self, data: bytes) -> None:
-        """Feed the parser, and keep input behind the end of the request."""
+        """Feed the parser, and keep the input after the end of the request."""
         cycle, stage, body = self.cycle, self._stage, self._body_arrived
         try:
             self.parser.feed_data(data)
@@ -169,7 +169,7 @@ class Connection(HttpToolsProtocol):
         self._account()
 
     def _check_partial(self, data: bytes) -> None:
-        """Bound the headers and trailers of an incomplete request, and a body that is discarded behind its reply."""
+        """Bound the headers and trailers of an incomplete request, and a body that is discarded after its reply."""
         self._tail = (self._tail + data)[-3:] if self._stage == "headers" else b""
         self._arrived += len(data)
         if self._stage == "body" and self.cycle.response_complete:
@@ -226,7 +226,7 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._stage = "complete"
         super().on_message_complete()
-        # uvicorn pauses within a body. From here on reading detects a disconnect.
+        # uvicorn may have paused reading within the body. Read on to detect a disconnect.
         self.flow.resume_reading()
 
     @override
@@ -293,7 +293,7 @@ class Connection(HttpToolsProtocol):
             self._socket_transport.close()
 
     def _account(self) -> None:
-        """Record the bytes that this connection holds, and read on only if little input waits."""
+        """Record the bytes that this connection holds, and pause reading while much input is kept."""
         is_paused = len(self._input) > _MAX_INPUT
         if is_paused != self._is_paused and not self._socket_transport.is_closing():
             self._is_paused = is_paused
@@ -314,7 +314,7 @@ class Connection(HttpToolsProtocol):
 
     @override
     def eof_received(self) -> None:
-        """Notify the request in work that its client has left, one loop iteration before the connection is lost."""
+        """Notify the current request that its client has left, one loop iteration before the connection is lost."""
         if self.cycle is not None and not self.cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
             self.cycle.disconnected = True
             self.cycle.message_event.set()

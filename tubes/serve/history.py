@@ -115,7 +115,7 @@ class History:
             self._buffers.pop(tube, None)
 
     def _give_buffer(self, tube: _Tube, at: float) -> bool:
-        """Give a tube that changes a buffer, unless it has one. False: there is none left."""
+        """Give a changed tube a buffer, unless it has one. Return False if none is left."""
         if tube.buffer is None:
             if len(self._buffers) >= _MAX_BUFFERS:
                 idle = next(iter(self._buffers))
@@ -130,7 +130,7 @@ class History:
         return True
 
     def read(self, name: str, count: int, columns: Collection[str] = _COLUMNS) -> dict[str, list[float]]:
-        """Return the last `count` samples of a tube, or fewer, oldest first: by column, and as `at` their times."""
+        """Return up to `count` last samples of a tube by column, oldest first, with their times as `at`."""
         tube = self._tubes.get(name)
         if tube is None:
             return {"at": [], **{column: [] for column in columns}}
@@ -201,7 +201,7 @@ class Samplers:
         while sampler.streams or self._clock() < sampler.sample_until:
             try:
                 at, tubes = await self.read_recent_tubes(namespace)
-                if at != sampler.history.at:  # It is not the previous one. The clock may have been set back.
+                if at != sampler.history.at:  # It is a new one. Its time may be earlier if the clock was set back.
                     sampler.history.add(at, tubes)
                     for moments in sampler.streams:
                         if not moments.full():
@@ -234,7 +234,7 @@ class Samplers:
             await asyncio.sleep(INTERVAL)
 
     async def close(self) -> None:
-        """End all samples."""
+        """Stop sampling."""
         tasks = [sampler.task for sampler in self._samplers.values()]
         for task in tasks:
             task.cancel()

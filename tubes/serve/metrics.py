@@ -28,7 +28,7 @@ from tubes.serve.tokens import Token
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _REQUESTS: Final = ("tubes_http_requests_total", "Requests by the template of their path.")
 _SECONDS: Final = ("tubes_http_request_seconds", "Seconds until the end of the reply, including the wait for a task.")
-#: Each with its help text and the function that reads it.
+#: Name of a gauge -> its help text, and the function that reads it.
 _GAUGES: Final[dict[str, tuple[str, Callable[[Service], int]]]] = {
     "tubes_http_waiting": (
         "Requests that wait for a task, for room or for a result.",
@@ -54,7 +54,7 @@ class Metrics:
     """The requests of the public listener of this process, by route, method and class of the status.
 
     `record` takes less than a microsecond: it looks up a list of counts, one for each bucket of the histogram and one
-    above the last bound, and the sum of the seconds. The metrics are made of these lists when they are requested.
+    above the last bound, and the sum of the seconds. The metrics are computed from these lists on request.
     """
 
     def __init__(self, service: Service) -> None:
@@ -75,7 +75,7 @@ class Metrics:
         counts[-1] += seconds
 
     def _find(self, endpoint: object, method: str, status: int) -> list[float]:
-        """Return the counts of a request, by known names only."""
+        """Return the counts of a request. Unknown paths, and unknown methods, share their counts."""
         key = (endpoint if endpoint in self._templates else None, method if method in _METHODS else _OTHER, status)
         return self._counts.setdefault(key, [0] * (len(BUCKETS) + 2))
 
@@ -136,7 +136,7 @@ class Metrics:
 
 
 class _Collected(Collector):
-    """Metrics that were collected already."""
+    """Metrics that were already collected."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics: Final = metrics

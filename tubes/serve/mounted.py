@@ -26,9 +26,9 @@ class _Running(NamedTuple):
 
 
 class Dashboard:
-    """The native API and the page. It starts with the first request, since servers start no mounted application.
+    """The native API and the page. It starts with the first request, since servers do not start mounted applications.
 
-    Each event loop has a service of its own. It ends with the loop, or by the lifespan protocol if it is the only
+    Each event loop has its own service. It ends with the loop, or by the lifespan protocol if it is the only
     application of a server.
     """
 
@@ -59,7 +59,7 @@ class Dashboard:
         return running
 
     def _make_app(self) -> tuple[Service, ASGIApp]:
-        # A session of its own, so that closing it leaves the queue of the program open.
+        # Use another session, so that closing it leaves the queue of the program open.
         queue = tubes.aio.connect(self._queue)
         rights = self._rights - {"put", "take"} if queue._connection.codec is None else self._rights
         limits = Limits()
@@ -68,7 +68,7 @@ class Dashboard:
         return service, Access(OwnPages(router), None, Bodies(limits.bodies, limits.bodies_of_token))
 
     async def close(self) -> None:
-        """End all requests that wait, and the sessions on the queue. The next request starts the service again."""
+        """End all waiting requests, and the sessions on the queue. The next request starts the service again."""
         own_loop = asyncio.get_running_loop()
         for loop, running in list(self._running.items()):
             if loop is own_loop:
@@ -86,7 +86,7 @@ async def _run(service: Service) -> None:
 def dashboard(queue: AsyncQueue | Queue | str, *, tokens: Tokens | None = None, read_only: bool = False) -> Dashboard:
     """Return the dashboard of a queue: an ASGI application with its page and the native API.
 
-    Mount it in FastAPI, Starlette or Django under any path. It uses a session of its own, and leaves the queue open.
+    Mount it in FastAPI, Starlette or Django under any path. It uses its own session, and leaves the queue open.
 
     `queue`: a queue or a URL. In memory without a codec, data are shown as JSON or else as their `repr`, and clients
     cannot put, take or edit tasks.

@@ -20,7 +20,7 @@ from tubes.values.codecs import RawCodec
 from tubes.values.overview import Overview
 
 Value = TypeVar("Value")
-#: The uuid of the session of the takes of a service. Each namespace has a session of its own with this uuid.
+#: The uuid of the session that holds the takes of a service. Each namespace has its own session with this uuid.
 SESSION: Final = "6f0e6c52-9f60-4a3c-9d3e-3c1f7a2d5b84"
 #: The name in paths for tubes without a namespace.
 NO_NAMESPACE: Final = "_"
@@ -154,7 +154,7 @@ class Namespace:
         return await act(await self.tube(name))
 
     def forget(self, name: str) -> None:
-        """Look the tube up again at its next use."""
+        """Drop the cached tube: its next use looks it up again."""
         self._tubes.pop(name, None)
 
     async def give_back(self, tasks: list[AsyncTask]) -> None:

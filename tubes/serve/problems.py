@@ -79,7 +79,7 @@ _RESERVED: Final = frozenset({"type", "title", "status", "detail", "instance"})
 
 
 def _detail(error: TubesError) -> str:
-    """Return the text of an error, in terms of HTTP where terms of Python would not help."""
+    """Return the text of an error, with terms of HTTP in place of terms of Python."""
     facts = error.facts
     if type(error) is errors.TubeNotFound:
         text = f"there is no tube {facts['name']}: PUT creates it"

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 Value = TypeVar("Value")
 #: Seconds for which a result is reused: this multiple of the time that the read took, within these limits. So all reads
-#: of a result together cost at most about 1 % of the time, however many clients ask for it.
+#: of a result together cost at most about 1 % of the time, however many clients request it.
 _FACTOR: Final = 100
 _SHORTEST: Final = 1.0
 _LONGEST: Final = 10.0
@@ -24,7 +24,7 @@ class _Result:
     def __init__(self, work: Coroutine[object, None, Any], clock: Callable[[], float]) -> None:
         self.until = math.inf
         self.future: Final = asyncio.ensure_future(self._read(work, clock))
-        # The only request that waits for it may be cancelled.
+        # Retrieve the exception: the only request that waits for the result may have been cancelled.
         self.future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _read(self, work: Coroutine[object, None, Any], clock: Callable[[], float]) -> Any:
@@ -43,10 +43,9 @@ class _Result:
 class Recent:
     """The recent results of a service, for operations that read all tubes of a namespace or all lanes of a tube.
 
-    A result is reused for 100 times the time that it took to read, at least a second and at most 10. An
-    error is raised again for as long as the failed read took. A change that the
-    audit records forgets the results of its namespace in this process; changes by puts, takes, and other processes show
-    when the result is read again.
+    A result is reused for 100 times the time that it took to read, at least a second and at most 10. An error is raised
+    again for as long as the failed read took. A change that the audit records drops the results of its namespace in
+    this process; changes by puts, takes, and other processes show when the result is read again.
 
     `clock`: a function that returns the time in seconds.
     """
@@ -70,7 +69,7 @@ class Recent:
         return value
 
     def forget(self, namespace: str) -> None:
-        """Read the results of this namespace again at their next use."""
+        """Drop the results of this namespace: the next request reads them again."""
         for key in [key for key in self._results if key[0] == namespace]:
             del self._results[key]
 

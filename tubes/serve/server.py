@@ -40,7 +40,7 @@ _SWEEP: Final = 0.5
 
 @dataclass(frozen=True)
 class Listen:
-    """An address to listen on. `cert`, `key`: files for TLS. `shared`: other processes may listen on it, too."""
+    """An address to listen on. `cert`, `key`: files for TLS. `shared`: other processes may also listen on it."""
 
     host: str
     port: int

@@ -37,7 +37,7 @@ class Limits:
 
     #: Maximum bytes of a body.
     body: int = 2**20
-    #: Maximum body bytes of all requests in work, in all and per token; one body always fits.
+    #: Maximum body bytes of all running requests, in all and per token; one body always fits.
     bodies: int = 2**28
     bodies_of_token: int = 2**26
     #: Maximum bytes of the headers of a request, with its method and path.

@@ -155,10 +155,8 @@ class Tokens:
         if time.monotonic() - self._checked_at > _CHECK_INTERVAL:
             try:
                 self._refresh()
-            except (
-                InvalidOption,
-                OSError,
-            ) as error:  # Possibly half written: keep the known tokens until the file can be read.
+            except (InvalidOption, OSError) as error:
+                # The file may be half written: keep the known tokens until it can be read.
                 _log.error("%s", error)
         token = self._tokens.get(id)
         if token is None or (token.expires is not None and token.expires <= self._now()):

@@ -96,7 +96,7 @@ class AdminCall:
     def check(self, right: str) -> None:
         """Raise `HTTPException` unless the token of the request has this right, "admin" or "look".
 
-        "look": it may see some tubes; an administrator may, too. As long as no token has the right `admin`, every
+        "look": a right to see some tubes, or to manage tokens. As long as no token has the right `admin`, every
         program on this machine is an administrator.
         """
         if is_from_browser(self.scope):
@@ -208,7 +208,7 @@ async def _show_limit(call: AdminCall) -> Response:
 
 
 async def _set_limit(call: AdminCall, status: int) -> Response:
-    """Limit how often a token may be used. 201: unless it has a limit already."""
+    """Limit how often a token may be used. With `status` 201, refuse if the token already has a limit."""
     limit = _read_limit(await call.body())
     if not limit["read"] and not limit["write"]:
         return json_reply({"limiter": limit}, 400)

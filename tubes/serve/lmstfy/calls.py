@@ -57,7 +57,7 @@ def error_reply(error: BaseException, path: str) -> Response:
 
 
 def name_of(handler: Any) -> str:
-    """Return the name of a function, which may be within a partial."""
+    """Return the name of a function, which may be wrapped in a partial."""
     return str(getattr(handler, "func", handler).__name__)
 
 
@@ -94,7 +94,7 @@ class Call(BaseCall):
         return self.path["queue"]
 
     def check(self, right: str, *queues: str) -> None:
-        """Raise `HTTPException` unless the token may do this in these queues."""
+        """Raise `HTTPException` unless the token has this right in these queues."""
         _check_right(self.token, right, self.space.name, queues)
 
     def number(self, name: str, default: int, max_value: int, min_value: int = 0) -> int:
@@ -166,8 +166,8 @@ def _queue_hash(namespace: str, queue: str) -> str:
 class Endpoint:
     """An application with the handlers of one path by method, and the right that each requires.
 
-    `counted`: by method, the status with which a request counts against the limits of its token. With another status it
-    is uncounted.
+    `counted`: HTTP method -> the status of the requests that count against the limits of their token. A request with
+    another status does not count.
     """
 
     def __init__(
@@ -225,14 +225,14 @@ class Endpoint:
         with self._service.admit(token), space.hold():
             if right == "manage":
                 action = f"lmstfy.{name_of(handler)}"
-                change = partial(record, self._service, space.name, token, action, tube=queues)
+                record_change = partial(record, self._service, space.name, token, action, tube=queues)
                 try:
                     response = await handler(call)
                 except Exception as error:
                     if status_of(error) >= 500:
-                        await change(arguments=call.arguments, is_certain=False)
+                        await record_change(arguments=call.arguments, is_certain=False)
                     raise
-                await change(arguments=call.arguments)
+                await record_change(arguments=call.arguments)
                 return response
             if status is None or not token.rates:
                 return await handler(call)

@@ -22,7 +22,7 @@ from tubes.serve.service import size_of
 
 _TTL: Final = 86_400
 _MAX_BULK: Final = 64
-#: Maximum length of a bulk, in maximum bodies.
+#: Maximum length of a bulk, as a multiple of the maximum body.
 _BULK_BODY_FACTOR: Final = 4
 _MAX_JOBS: Final = 100
 #: Maximum queues of one request.

@@ -23,7 +23,7 @@ _CHANGE: Final = schemas.object_schema(
         "task": schemas.nullable(schemas.INTEGER),
         "arguments": schemas.map_schema(schemas.ANY),
         "count": {**schemas.nullable(schemas.INTEGER), "description": "The number of changed or removed tasks."},
-        "outcome": {**schemas.one_of("unknown"), "description": "Only if the reply of the backend is missing."},
+        "outcome": {**schemas.one_of("unknown"), "description": "Present only if the backend did not reply."},
     },
     "outcome",
 )
@@ -51,7 +51,7 @@ async def list_changes(call: Call) -> Response:
         return call.may("look", change["tube"])
 
     limit, before = query.get("limit", 100), query.get("before")
-    # It costs much if the token may see few of the changes.
+    # Cached, since the read is slow if the token may see few of the changes.
     key = ("audit", call.token.grants, limit, before)
     changes = await call.service.recent.get(
         call.space.name, key, lambda: audit.read(call.space, is_visible, limit, before)

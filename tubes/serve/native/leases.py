@@ -91,10 +91,10 @@ async def ack_one(call: Call) -> Response:
     replies={200: shapes.TASK},
 )
 async def checkpoint(call: Call) -> Response:
-    """Save how far the work on a task is, for the next attempt, and extend its take to at least its ttr from now.
+    """Save the progress of the work on a task for the next attempt, and extend its take to at least its ttr from now.
 
-    `saved`: any JSON of at most 65,536 bytes. `progress`: from 0 to 1. `note`: a text for people. A member that is left
-    out keeps its value. 409 with the type `task-cancelled`: the task was cancelled, so stop the work.
+    `saved`: any JSON of at most 65,536 bytes. `progress`: from 0 to 1. `note`: a text for people. An omitted member
+    keeps its value. 409 with the type `task-cancelled`: the task was cancelled, so stop the work.
     """
     body: Any = await call.body()
     lease = _lease(call, body.pop("lease"))

@@ -126,7 +126,7 @@ class Call(BaseCall):
     ) -> None:
         """Record in the audit that this request has changed tubes, or tasks that its client does not hold.
 
-        `is_certain`: as for `audit.record`. `tube`, `arguments`: in place of those of the request.
+        `is_certain`: see `audit.record`. `tube`, `arguments`: replace those of the request.
         """
         path = self.path
         await audit.record(

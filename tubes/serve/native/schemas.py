@@ -19,7 +19,7 @@ Schema: TypeAlias = Facts
 #: Members of an object, or parameters of a query, with their schemas.
 Fields: TypeAlias = Mapping[str, Schema]
 
-#: A function of a name and a value. It checks the value and returns it.
+#: A function that checks the value of a named field, and returns it.
 Check: TypeAlias = Callable[[str, Any], Any]
 
 

@@ -1,4 +1,4 @@
-"""What a client of the service can use: its version, the namespaces, and the rights of the token."""
+"""Describe the service to a client: its version, the namespaces, and the rights of the token."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _SERVICE: Final = schemas.object_schema(
 async def show_service(call: Call) -> Response:
     """Show the version of the service, the namespaces in which the token may see tubes, and its grants.
 
-    The namespaces are `_`, then those with tubes and those that a grant names exactly, by name. `rights`: what the
-    token may do in each of them, on some tubes. `token` is null without tokens.
+    The namespaces are `_`, then those with tubes and those that a grant names exactly, by name. `rights`: the rights of
+    the token on some tubes of each. `token` is null without tokens.
     """
     token, spaces = call.token, call.service.namespaces
     named = (name for grant in token.grants for name in exact_names([grant.namespace]))

@@ -72,7 +72,7 @@ TASK: Final[Schema] = object_schema(
         "data_base64": TEXT,
         "preview": {**TEXT, "description": "In place of the data: its first bytes, as text."},
         "preview_base64": {**TEXT, "description": "The first bytes of data that are not UTF-8."},
-        "size": {**INTEGER, "description": "The bytes of the data, beside a preview."},
+        "size": {**INTEGER, "description": "The size of the data in bytes, sent with a preview."},
         "lease": TEXT,
         "ended": MOMENT,
         "why": one_of("ack", "delete", "ttl", "cancelled"),
@@ -95,11 +95,11 @@ PREVIEW: Final = {**integer(1), "description": "Send only this many bytes of the
 FILTERS: Final[Fields] = {
     "state": {**STATE, "description": "The default is any state except done."},
     "reason": {**NONEMPTY, "description": "Buried or done tasks with this reason, or with this text before a colon."},
-    "contains": {**NONEMPTY, "description": "A text in the stored data, such as a part of their JSON."},
+    "contains": {**NONEMPTY, "description": "Tasks whose stored data, such as JSON, contains this text."},
     "lane": {**TEXT, "description": "Tasks in this lane."},
     "key": {**NONEMPTY, "description": "The task with this key."},
-    "older_than": {**SECONDS, "description": "Tasks that were put at least these seconds ago."},
-    "attempts": {**ATTEMPTS, "description": "Tasks that were taken at least this often."},
+    "older_than": {**SECONDS, "description": "Tasks that were put at least this many seconds ago."},
+    "attempts": {**ATTEMPTS, "description": "Tasks that were taken at least this many times."},
     "newest_first": {**FLAG, "description": "Reverse the order."},
 }
 #: The members of a put: the data and the options of `Tube.put`.
@@ -236,13 +236,13 @@ def task_json(call: Call, task: AsyncTask, *, leased: bool = False, preview: int
     return b"%b,%b}" % (members.encode(), data)
 
 
-def _preview_json(data: bytes, most: int) -> bytes:
+def _preview_json(data: bytes, limit: int) -> bytes:
     """Return the start of the data as a member of a JSON object, and the size of the data."""
     try:
         # The cut may be within a character.
-        member = f'"preview":{_text(_UTF_8().decode(data[:most], len(data) <= most))}'
+        member = f'"preview":{_text(_UTF_8().decode(data[:limit], len(data) <= limit))}'
     except UnicodeDecodeError:
-        member = f'"preview_base64":"{b64encode(data[:most]).decode()}"'
+        member = f'"preview_base64":"{b64encode(data[:limit]).decode()}"'
     return f'{member},"size":{len(data)}'.encode()
 
 
@@ -284,7 +284,7 @@ def facts_json(task: AsyncTask) -> str:
 
 
 def _checkpoint_json(task: AsyncTask) -> str:
-    """Return the members with the facts that a holder has stored with the last checkpoint."""
+    """Return the members that the last checkpoint stored: saved, progress and note."""
     facts = {"saved": task.saved, "progress": task.progress, "note": task.note}
     return "".join(f',"{name}":{encode_reply(fact).decode()}' for name, fact in facts.items() if fact is not None)
 

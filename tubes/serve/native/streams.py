@@ -221,7 +221,7 @@ async def events(call: Call) -> Response:
 async def samples(call: Call) -> Response:
     """Send an event `sample` with its time after each sample of the counts of the tubes, every 5 seconds or less often.
 
-    If there is a sample already, its event is sent at once. After each event, a client reads what it shows again.
+    If there is already a sample, its event is sent at once. After each event, a client should read its data again.
     """
 
     async def work(write: Write) -> None:
@@ -306,11 +306,11 @@ class _Selection(AsyncSelection[bytes]):
 async def select(call: Call) -> Response:
     """Count the tasks that pass all filters, or change each of them: `action`. The filters are those of `Tube.select`.
 
-    `ids`: in place of filters, the ids of the tasks.
+    `ids`: the ids of the tasks, in place of filters.
     `with`: the arguments of the action: `attempts` and `ttl` of kick, `reason` of bury and cancel; move requires `to`,
     another tube of the namespace. After each part of the work a line of JSON reports how many tasks are done so far.
     The last line has `finished`, or else it is a problem. If the client disconnects, the work stops after the current
-    part. To count requires the right to look, all other actions require the right to manage, and `contains` both.
+    part. Counting requires the right to look, all other actions require the right to manage, and `contains` both.
     """
     body: Any = await call.body()
     action, arguments, ids = body.pop("action"), {**body.pop("with", {})}, body.pop("ids", None)
@@ -346,7 +346,7 @@ async def select(call: Call) -> Response:
 async def _report(call: Call, selection: _Selection, action: str, arguments: dict[str, object], write: Write) -> None:
     """Count or change the tasks, and write a line after each part, or several if the client reads slowly.
 
-    Then record the change, also if it is incomplete.
+    Then record the change, even if it is incomplete.
     """
     done = written = 0
     is_complete = False

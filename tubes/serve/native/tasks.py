@@ -230,7 +230,7 @@ def _changing(action: str, summary: str, **members: Schema) -> Operation:
 bury_task = _changing("bury", "Bury a task, even if another client holds it.", reason=schemas.NONEMPTY, pri=schemas.PRI)
 cancel_task = _changing(
     "cancel",
-    "End a task in any state as cancelled. A client that holds it is told by its next checkpoint.",
+    "End a task in any state as cancelled. The next checkpoint of a client that holds it reports this.",
     reason=schemas.NONEMPTY,
 )
 kick_task = _changing(

@@ -50,7 +50,7 @@ _PAGE: Final[Fields] = {
 #: True values in a query.
 _TRUE: Final = ("true", "1")
 _OPTIONS: Final[Fields] = {"options": shapes.OPTIONS}
-#: The orders of a list of lanes; lanes of one rank are in the order of their names.
+#: The sort keys of a list of lanes, smallest first; lanes with equal keys are sorted by name.
 _LANE_SORTS: Final[dict[str, Callable[[LaneInfo], float]]] = {
     "name": lambda lane: 0,
     "ready": lambda lane: -lane.ready,
@@ -85,7 +85,7 @@ def _count_tasks(state: str, tube: Overview) -> int:
     return tube.statistics.tasks[state]
 
 
-#: The sort keys of a list of tubes, largest first; tubes of one rank are in the order of their names.
+#: The sort keys of a list of tubes, largest first; tubes with equal keys are sorted by name.
 _SORTS: Final[dict[str, Callable[[Overview], float]]] = {
     **{state: partial(_count_tasks, state) for state in COUNTS},
     "waiting": lambda tube: tube.statistics.waiting,
@@ -202,8 +202,7 @@ async def tube_history(call: Call) -> Response:
     """Return up to 720 samples of a tube, oldest first: counts, and `put`, `done` and `failed` per second.
 
     The service samples the namespace while a stream of samples is open, for 30 seconds after a request for a history,
-    and with `--history` always. `failed`: tasks that were released or buried, and takes that
-    were ended by their ttr.
+    and with `--history` always. `failed`: tasks that were released or buried, and takes that their ttr ended.
     """
     call.space.forget(call.tube)
     await call.space.tube(call.tube)
@@ -307,7 +306,7 @@ async def check_tube(call: Call) -> Response:
 
 @operation("POST", "/tubes/{tube}/repair", "manage", replies={200: _PROBLEMS})
 async def repair_tube(call: Call) -> Response:
-    """Repair a tube, while others use it, and return its problems. No readable task is lost. It reads all tasks."""
+    """Repair a tube, even while others use it; return its problems. No readable task is lost. It reads all tasks."""
     problems = await call.space.queue.admin.repair(call.tube)
     call.count = sum(problem.count for problem in problems)
     return _problems_reply(problems)
@@ -390,20 +389,20 @@ async def list_lanes(call: Call) -> Response:
 
     `sort`: first the lanes with the most `ready` or `taken` tasks, the lanes whose next task has waited longest
     (`waiting_since`), the lanes whose cooldown or block ends first (`next_start`), or the lanes whose block ends last
-    (`blocked`). `total` counts the lanes whose name `contains` the text; a plain list leaves it out if there are
-    more lanes. A list with `sort` or `contains` looks at the first 10,000 lanes by name, and reading
-    takes at most a second: `complete` is false if there are others. The read lanes are reused for a short time.
+    (`blocked`). `total` counts the lanes whose name `contains` the text; a list without `sort` and `contains` omits it
+    if there are more lanes. A list with `sort` or `contains` looks at the first 10,000 lanes by name, and reading takes
+    at most a second: `complete` is false if there are others. The read lanes are reused for a short time.
     """
     query = call.query()
     limit, offset = query.get("limit", 1000), query.get("offset", 0)
     is_plain = query.keys().isdisjoint(("sort", "contains"))
-    most = offset + limit if is_plain else _MAX_LANES
-    read = partial(call.space.apply, call.tube, partial(_read_lanes, most=most + 1))
-    found, has_all = await call.service.recent.get(call.space.name, ("lanes", call.tube, most), read)
+    max_lanes = offset + limit if is_plain else _MAX_LANES
+    read = partial(call.space.apply, call.tube, partial(_read_lanes, max_lanes=max_lanes + 1))
+    found, has_all = await call.service.recent.get(call.space.name, ("lanes", call.tube, max_lanes), read)
     part = query.get("contains", "").casefold()
-    lanes = [lane for lane in found[:most] if part in lane.name.casefold()]
+    lanes = [lane for lane in found[:max_lanes] if part in lane.name.casefold()]
     lanes.sort(key=_LANE_SORTS[query.get("sort", "name")])
-    is_whole = len(found) <= most
+    is_whole = len(found) <= max_lanes
     part_of_lanes = [lane._asdict() for lane in lanes[offset : offset + limit]]
     reply: Facts = {"lanes": part_of_lanes, "complete": has_all and (is_plain or is_whole)}
     if is_whole or not is_plain:
@@ -411,8 +410,8 @@ async def list_lanes(call: Call) -> Response:
     return json_reply(reply)
 
 
-async def _read_lanes(tube: AsyncTube, most: int) -> tuple[list[LaneInfo], bool]:
-    """Return up to `most` lanes, and whether all lanes could be looked at within the time limit."""
+async def _read_lanes(tube: AsyncTube, max_lanes: int) -> tuple[list[LaneInfo], bool]:
+    """Return up to `max_lanes` lanes, and whether all lanes could be read within the time limit."""
     until, has_all = time.monotonic() + _LANES_WITHIN, True
 
     def should_stop() -> bool:
@@ -420,7 +419,7 @@ async def _read_lanes(tube: AsyncTube, most: int) -> tuple[list[LaneInfo], bool]
         has_all = time.monotonic() < until
         return not has_all
 
-    reply = tube._port.lanes(most, should_stop)
+    reply = tube._port.lanes(max_lanes, should_stop)
     return (await reply if isawaitable(reply) else reply), has_all
 
 

@@ -54,9 +54,9 @@ _WORKER: Final = schemas.object_schema(
 async def list_workers(call: Call) -> Response:
     """List the running workers of the namespace, as `QueueAdmin.workers` does, with the tasks that they hold.
 
-    Handlers, tasks and schedules are only those of tubes that the token may see; `in_hand`, `acked`, `released`,
-    `buried` and `lost` count the tasks of all tubes. `progress` and `note` are those of the last checkpoint; they are
-    read for the 100 tasks that have been held longest.
+    The lists contain only handlers, tasks and schedules of tubes that the token may see; `in_hand`, `acked`,
+    `released`, `buried` and `lost` count the tasks of all tubes. `progress` and `note` of the last checkpoint are read
+    for the 100 tasks that have been held longest.
     """
     workers: list[Facts] = []
     held: list[tuple[HeldTask, Facts]] = []
@@ -103,7 +103,7 @@ async def _add_progress(call: Call, task: HeldTask, facts: Facts) -> None:
 async def list_schedules(call: Call) -> Response:
     """List the schedules of the running workers for tubes that the token may see, the next one first.
 
-    `workers`: how many workers have the schedule. `last`: the last occurrence that one of them has handled.
+    `workers`: the number of workers with the schedule. `last`: the last occurrence that one of them has handled.
     """
     found: dict[tuple[str, str, str], list[ScheduleInfo]] = {}
     for worker in await limit_time(call.space.queue, call.space.queue.admin.workers()):
