@@ -46,8 +46,8 @@ class Saying(Worker):
         super().stop(now=now)
         say("stops")
 
-url, handler, grace = sys.argv[1:]
-with tubes.connect(url, session_ttl=1) as queue:
+url, handler, grace, session_ttl = sys.argv[1:]
+with tubes.connect(url, session_ttl=float(session_ttl)) as queue:
     worker = Saying(queue, grace=float(grace))
     worker.on("jobs", globals()[handler])
     code = worker.run().exit_code
@@ -56,8 +56,8 @@ sys.exit(code)
 
 
 @contextmanager
-def process(url: str, handler: str, grace: float = 60) -> Generator[subprocess.Popen[str]]:
-    worker = python("-c", PROGRAM, url, handler, grace, stdout=subprocess.PIPE, text=True)
+def process(url: str, handler: str, grace: float = 60, session_ttl: float = 1) -> Generator[subprocess.Popen[str]]:
+    worker = python("-c", PROGRAM, url, handler, grace, session_ttl, stdout=subprocess.PIPE, text=True)
     try:
         yield worker
     finally:
@@ -97,7 +97,7 @@ def test_signal_lets_a_worker_finish_its_current_task(
     jobs: tubes.Tube, url: str, handler: str, number: signal.Signals
 ) -> None:
     jobs.put_many([1, 1])
-    with process(url, handler) as worker:
+    with process(url, handler, session_ttl=30) as worker:  # A blocked event loop renews nothing.
         assert read_line(worker) == "begun"
         worker.send_signal(number)
         assert worker.wait(20) == 0
