@@ -109,7 +109,7 @@ def test_stream_refuses_write_id(queue: tubes.Queue, options: dict[str, str]) ->
     queue.create_tube("t")
     refuse(
         lambda: source({**options, "writeId": "x"}).streamWriter(schema(ANY), overwrite=False),
-        "option='writeId': is an option of other",
+        "option='writeId': does not apply to this",
     )
 
 
