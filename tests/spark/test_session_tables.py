@@ -81,7 +81,7 @@ def test_unsupported_tables_and_statements_are_refused(sql: Any, queue: tubes.Qu
         assert_refused(sql, statement, "Spark loses the options of a table that declares columns")
     sql("CREATE TABLE crawl USING tubes " + sql_options)
     assert_refused(
-        sql, "INSERT INTO crawl (id, data) VALUES (1, 'one')", "column='id': must be null: the tube 't' takes no such"
+        sql, "INSERT INTO crawl (id, data) VALUES (1, 'one')", "column='id': must be null: a put to tube 't' does not"
     )
     assert_refused(sql, "INSERT INTO crawl (data, utube) VALUES ('one', 'lane')", "column='utube': must be null")
     assert_refused(sql, "INSERT OVERWRITE crawl (data) VALUES ('one')", "a tube cannot be overwritten")
