@@ -91,6 +91,21 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         return await self._retry(self._fetch)
 
     async def _fetch(self) -> Request | None:
+        """Take tasks until one is a request. Bury the others."""
+        while (task := await self._take()) is not None:
+            try:
+                is_url = isinstance(task.data, str)
+                request = self._transform_request(task.data) if is_url else Request.model_validate(task.data)
+            except ValueError as error:
+                _log.error("Task %d is buried, it is not a request: %s", task.id, error)
+                await task.bury(reason_of(error))
+            else:
+                self._held[request.unique_key] = task
+                return request
+        return None
+
+    async def _take(self) -> tubes.AsyncTask | None:
+        """Wait for a task that may be taken. Return None if the tube is empty, or after half a minute."""
         take = asyncio.create_task(self._tube.take(_FETCH_TIMEOUT))
         empty = asyncio.create_task(self._tube.join(_FETCH_TIMEOUT))
         try:
@@ -104,18 +119,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
             raise
         finally:
             empty.cancel()
-        task = None if take.cancelled() else take.result()
-        if task is None:
-            return None
-        try:
-            is_url = isinstance(task.data, str)
-            request = self._transform_request(task.data) if is_url else Request.model_validate(task.data)
-        except ValueError as error:
-            _log.error("Task %d is buried, it is not a request: %s", task.id, error)
-            await task.bury(reason_of(error))
-            return await self._fetch()
-        self._held[request.unique_key] = task
-        return request
+        return None if take.cancelled() else take.result()
 
     async def mark_request_as_handled(self, request: Request) -> ProcessedRequest | None:
         """Ack the task of a request that has succeeded or is given up. Return None if it is not held."""
