@@ -253,6 +253,10 @@ def test_lane_is_blocked_unblocked_and_limited(dashboard: Dashboard) -> None:
     row.get_by_role("button", name="Limits").click()
     submit(page, "Change", Tasks_in_flight="3", Rate="30/min")
     expect(row).to_contain_text("3 in flight, every 2 s")
+    row.get_by_role("button", name="Limits").click()
+    page.get_by_label("Use the limits of the tube again").check()
+    submit(page, "Change")
+    expect(row).not_to_contain_text("in flight, every")
 
 
 def test_audit_names_the_changes_newest_first(dashboard: Dashboard) -> None:

@@ -113,7 +113,7 @@ const openLimits = (at, lane) =>
       { name: "reset", label: "Use the limits of the tube again", type: "flag", value: false },
     ],
     request: ({ reset, ...limits }) => {
-      const none = { max_in_flight: null, interval: null, burst: null, capacity: null };
+      const none = { max_in_flight: null, interval: null, interval_from: null, burst: null, capacity: null };
       return ["PATCH", at, reset ? none : limits];
     },
   });
