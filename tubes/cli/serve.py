@@ -40,7 +40,7 @@ def _load_config(context: typer.Context, path: Path | None) -> Path | None:
     """Use the options of a TOML file as defaults of the command's options."""
     if path is not None:
         try:
-            content = tomllib.loads(path.read_text())
+            content = tomllib.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise typer.BadParameter(f"{path}: {error}") from None
         known = {str(option.name): option for option in context.command.params}
