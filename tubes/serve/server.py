@@ -161,7 +161,7 @@ class _Server(uvicorn.Server):
             try:
                 while True:
                     accepted.append(duplicate.accept()[0])
-            except BlockingIOError:
+            except OSError:  # No connection waits, or the process cannot open another one.
                 duplicate.close()
         tls: Facts = {"ssl": self.config.ssl, "ssl_handshake_timeout": FINAL_TIMEOUT} if self.config.ssl else {}
         handshakes = [loop.connect_accepted_socket(self._protocol, one, **tls) for one in accepted]
