@@ -590,17 +590,6 @@ def test_lanes_are_sorted_and_searched(http: httpx.Client) -> None:
     assert problem(http.get("/tubes/crawl/lanes?sort=age")) == (400, "invalid-option")
 
 
-def test_list_of_lanes_looks_at_the_first_10_000(http: httpx.Client) -> None:
-    http.put("/tubes/crawl", json={"driver": "utube"})
-    for number in range(11):
-        items = [{"data": 0, "utube": f"{1000 * number + n:05}"} for n in range(1000)]
-        assert http.post("/tubes/crawl/tasks/batch", json={"items": items}).status_code == 201
-    for query, counts in (({}, (None, True)), ({"sort": "ready"}, (10_000, False))):
-        reply = http.get("/tubes/crawl/lanes", params={**query, "limit": 2}).json()
-        assert [lane["name"] for lane in reply["lanes"]] == ["00000", "00001"]
-        assert (reply.get("total"), reply["complete"]) == counts
-
-
 def test_reasons_have_samples(http: httpx.Client) -> None:
     assert http.get("/tubes/mail/reasons?samples=1").json() == {"reasons": {}, "samples": {}}
     created: list[float] = []

@@ -335,7 +335,12 @@ def test_objects_of_a_queue_in_memory_are_shown_and_not_changed(tmp_path: Path) 
         assert tube.peek(1).data is page
 
 
-def test_lists_of_many_lanes_are_bounded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backend", ["memory", "server"])
+def test_lists_of_many_lanes_are_bounded(
+    backend: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_tubes, "_LANES_WITHIN", 60.0)
+
     async def use(client: httpx.AsyncClient) -> None:
         async def read(query: str) -> tuple[list[str], int | None, bool]:
             reply = (await client.get(f"/v1/_/tubes/mail/lanes?{query}")).json()
@@ -345,6 +350,11 @@ def test_lists_of_many_lanes_are_bounded(url: str, monkeypatch: pytest.MonkeyPat
         assert await read("limit=2&offset=1") == (names[1:3], None, True)
         assert await read("offset=2000") == (names[2000:], 2500, True)
         assert await read("sort=ready&limit=1") == (names[:1], 2500, True)
+        monkeypatch.setattr(native_tubes, "_MAX_LANES", 1000)
+        assert await read("sort=ready&limit=2") == (names[:2], 1000, False)
+        assert await read("limit=2") == (names[:2], None, True)
+        if backend == "memory":  # There all lanes are read at once.
+            return
         monkeypatch.setattr(native_tubes, "_LANES_WITHIN", 0.0)
         await client.post("/v1/_/tubes/mail/resume")  # It forgets the read lanes.
         for query in ("limit=3", "sort=name&contains=24"):
@@ -352,9 +362,10 @@ def test_lists_of_many_lanes_are_bounded(url: str, monkeypatch: pytest.MonkeyPat
             assert 0 < len(found) <= 100, found
             assert not is_complete
 
-    with tubes.connect(url, codec="raw") as queue:
-        queue.create_tube("mail", "utube").put_many([tubes.Item(b"1", utube=f"{number:04}") for number in range(2500)])
-        visit(dashboard(url), use)
+    place = "memory://" if backend == "memory" else request.getfixturevalue("url")
+    with tubes.connect(place, codec="json") as queue:
+        queue.create_tube("mail", "utube").put_many([tubes.Item(1, utube=f"{number:04}") for number in range(2500)])
+        visit(dashboard(queue), use)
 
 
 class Broken:

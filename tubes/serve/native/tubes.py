@@ -390,8 +390,9 @@ async def list_lanes(call: Call) -> Response:
     `sort`: first the lanes with the most `ready` or `taken` tasks, the lanes whose next task has waited longest
     (`waiting_since`), the lanes whose cooldown or block ends first (`next_start`), or the lanes whose block ends last
     (`blocked`). `total` counts the lanes whose name `contains` the text; a list without `sort` and `contains` omits it
-    if there are more lanes. A list with `sort` or `contains` looks at the first 10,000 lanes by name, and reading takes
-    at most a second: `complete` is false if there are others. The read lanes are reused for a short time.
+    if there are more lanes. A list with `sort` or `contains` looks at the first 10,000 lanes by name, and each list at
+    those that can be read in a second: `complete` is false if it looks at some lanes only. The read lanes are reused
+    for a short time.
     """
     query = call.query()
     limit, offset = query.get("limit", 1000), query.get("offset", 0)
