@@ -211,7 +211,7 @@ def test_done_tasks_and_their_results_are_shown(shell: Shell, queue: tubes.Queue
         task.ack(outcome)
     assert shell.lines("result", "mail", 0) == ['{"sent": true}']
     peeked = shell("peek", "mail", "--state", "done").stdout.splitlines()
-    assert peeked[0].split() == ["id", "state", "pri", "utube", "tries", "age", "why", "result", "data"]
+    assert peeked[0].split() == ["id", "state", "pri", "utube", "attempts", "age", "why", "result", "data"]
     assert [row.split()[-3:] for row in peeked[1:]] == [["ack", "text", "b"], ['{"sent":', "true}", "a"]]
     assert shell.lines("result", "mail", 1, "--timeout", 5) == ["text"]
     assert shell.json("result", "mail", 0) == [{"tube": "mail", "id": 0, "result": {"sent": True}}]

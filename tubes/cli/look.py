@@ -181,7 +181,7 @@ _TUBES = (
     Column("oldest", right=True, drop_order=6),
     Column("waiting", right=True, drop_order=2),
     Column("sessions", right=True, drop_order=1),
-    Column("late", right=True, drop_order=9),
+    Column("overdue", right=True, drop_order=9),
     Column("", drop_order=8),
 )
 
@@ -211,7 +211,7 @@ def _tube_table(overview: library.Overview, due: list[int], times: dict[str, dic
     counts = f"{due[0]} within a minute, {due[1]} within an hour, {due[2]} later"
     table.add_row(text("due"), text(counts))
     if overview.due_lag >= 1:
-        table.add_row(text("late"), text(f"{span(overview.due_lag)}: no client uses this tube", "red"))
+        table.add_row(text("overdue"), text(f"{span(overview.due_lag)}: no client uses this tube", "red"))
     table.add_row(text("callers waiting"), text(statistics.waiting))
     table.add_row(text("sessions"), text(overview.sessions))
     if overview.lanes:

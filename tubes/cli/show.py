@@ -133,7 +133,7 @@ _TASKS = (
     Column("state", drop_order=6),
     Column("pri", right=True, drop_order=2),
     Column("utube", min_width=8, drop_order=3),
-    Column("tries", right=True, drop_order=4),
+    Column("attempts", right=True, drop_order=4),
     Column("age", right=True, drop_order=5),
 )
 _MOVES = Column("moves", drop_order=1)

@@ -46,7 +46,7 @@ _COLUMNS = (
     Column("ack/s", right=True, drop_order=3),
     Column("wait", right=True, drop_order=2),
     Column("sess", right=True, drop_order=1),
-    Column("late", right=True, drop_order=9),
+    Column("overdue", right=True, drop_order=9),
     Column("", drop_order=8),
 )
 
