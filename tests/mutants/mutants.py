@@ -764,7 +764,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "tubes/worker/lease_renewer.py",
         "                    self._on_lost(entry)\n",
         "                    pass\n",
-        _of("tests/worker/test_worker_running.py", "async_handler_is_cancelled_when_its_task_is_lost"),
+        ("tests/unit/test_lease_renewer.py",),
     ),
     Mutant(
         "task is claimed twice",
