@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ with needs("tubes.serve", "http"):
 _HOST: Final = re.compile(r"(?:\[([^]]+)]|([^]:[]+))(?::[0-9]*)?")
 #: Maximum seconds between two sweeps over the connections.
 _SWEEP: Final = 0.5
+#: Seconds of an accept during which this thread has not lost its turn, and how often it may lose it.
+_QUICK, _SLOW_ACCEPTS = 0.0001, 50
 
 
 @dataclass(frozen=True)
@@ -150,19 +153,13 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, but serve accepted connections. A process that shares the address gets later ones."""
         loop = asyncio.get_running_loop()
-        # Duplicates keep listening after the loop has closed its sockets. They are closed right after the last accept,
-        # so hardly any connection arrives in between.
+        # Duplicates keep listening after the loop has closed its sockets. They are closed right after the last accept.
         duplicates = [sock.dup() for sock in sockets or ()]
         for server in self.servers:
             server.close()
         accepted: list[socket.socket] = []
         for duplicate in duplicates:
-            duplicate.setblocking(False)
-            try:
-                while True:
-                    accepted.append(duplicate.accept()[0])
-            except OSError:  # No connection waits, or the process cannot open another one.
-                duplicate.close()
+            accepted += _accept_and_close(duplicate)
         tls: Facts = {"ssl": self.config.ssl, "ssl_handshake_timeout": FINAL_TIMEOUT} if self.config.ssl else {}
         handshakes = [loop.connect_accepted_socket(self._protocol, one, **tls) for one in accepted]
         await asyncio.gather(*handshakes, return_exceptions=True)
@@ -181,6 +178,26 @@ class _Server(uvicorn.Server):
     @override
     def capture_signals(self) -> Generator[None]:
         yield
+
+
+def _accept_and_close(listener: socket.socket) -> list[socket.socket]:
+    """Accept the connections that wait, and close the socket right after the last accept.
+
+    Connections that arrive in between are refused. This thread may lose its turn during an accept, so it accepts again
+    until an accept without a connection was quick.
+    """
+    listener.setblocking(False)
+    accepted: list[socket.socket] = []
+    for _ in range(_SLOW_ACCEPTS):
+        started = time.perf_counter()
+        with suppress(OSError):  # No connection waits, or the process cannot open another one.
+            while True:
+                accepted.append(listener.accept()[0])
+                started = time.perf_counter()
+        if time.perf_counter() - started < _QUICK:
+            break
+    listener.close()
+    return accepted
 
 
 def run(serving: Coroutine[object, None, None]) -> None:
