@@ -6,8 +6,9 @@ TEST := test examples bench msgpack schedule reload conformance test-server hire
 
 PAGES = README.md CHANGELOG.md CONTRIBUTING.md drivers/README.md $(wildcard benchmarks/*/README.md) $(shell find docs -name "*.md")
 
-# Each test file runs in one process; tests/conftest.py sets the order of the files.
-PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
+# Each test file runs in one process; tests/conftest.py sets the order of the files. A test that ends its process is
+# repeated once.
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 1
 
 # Let Python write .pyc files even if the user's environment forbids it: the tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=
