@@ -19,6 +19,8 @@ from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Wire
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tubes.testing import LocalServer
 
 #: A version of a program: it opens its tube with the given options and puts on request.
@@ -179,6 +181,31 @@ def test_listener_still_receives_events_after_an_alter(url: str) -> None:
         there.put(2)
         assert there.options == {"max_attempts": 3}
         assert eventually(lambda: events.count("put") == 2)
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+@pytest.mark.parametrize("call", ["put", "put_many", "move_to", "cancel", "cancel_selected", "configure"])
+def test_calls_that_need_an_option_do_not_reset_it(url: str, call: str, is_fresh: bool) -> None:
+    with tubes.connect(url) as queue, tubes.connect(url) as other:
+        there, source = queue.create_tube("t", "utubettl"), other.create_tube("source", "utubettl")
+        tube: Any = other.tube("t")
+        tube.put(1)
+        task = tube.take(timeout=0)
+        source.put(2, keep_done=5)
+        there.alter(keep_done=3600, lane_capacity=50)
+        if is_fresh:
+            tube.put(3)
+        calls: dict[str, Callable[[], object]] = {
+            "put": lambda: tube.put(4, keep_done=5),
+            "put_many": lambda: tube.put_many([4], keep_done=5),
+            "move_to": lambda: source.select().move_to(tube),
+            "cancel": lambda: tube.cancel(task),
+            "cancel_selected": lambda: tube.select("taken").cancel(),
+            "configure": lambda: tube.lane("vip").configure(capacity=2),
+        }
+        calls[call]()
+        assert queue.tube("t").options == tube.options == {"keep_done": 3600, "lane_capacity": 50}
+        assert there.put(5).keep_done == 3600
 
 
 def test_other_session_respects_the_first_limit_of_a_lane(url: str) -> None:

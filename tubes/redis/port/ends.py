@@ -144,7 +144,7 @@ def cancel(port: Port[F], task: object, reason: str | None) -> Flow[F]:
     )
     reply = yield from port.run_script("cancel", words, lease=lease)
     if type(reply) is ErrorReply and reply.code == "KEEP":
-        yield from tube.set_options(port, {"keep_done": 0})
+        yield from tube.require_option(port, "keep_done")
         reply = yield from port.run_script("cancel", words, lease=lease)
     return show(reply)
 

@@ -85,9 +85,7 @@ def again(port: Port[F], task: object) -> Flow[F | None]:
 def require_keep_done(port: Port[F], *options: Options) -> Flow[None]:
     """Alter the tube to keep done tasks if a put requires it and the tube does not yet."""
     if any(options_of_put.get("keep_done") for options_of_put in options):
-        version = yield from port.version()
-        if "keep_done" not in version.options:
-            yield from tube.set_options(port, {"keep_done": 0})
+        yield from tube.require_option(port, "keep_done")
 
 
 def waiter_words(port: Port[F], *, waits: bool) -> tuple[Word, Word]:

@@ -87,8 +87,7 @@ def configure(port: Port[F], lane: object, limits: Options) -> None:
 
 def _set_capacity(port: Port[F], words: tuple[Word, ...]) -> Flow[None]:
     """Set limits of a lane; the first capacity alters the tube, so that it counts the tasks per lane."""
-    if "lane_capacity" not in (yield from port.version()).options:
-        yield from set_options(port, {"lane_capacity": 0})
+    yield from require_option(port, "lane_capacity")
     yield from port.run_script("pace", words)
 
 
@@ -97,11 +96,17 @@ def alter(port: Port[F], changes: Options) -> None:
     return port.change(set_options(port, port._driver.check_alter(changes)))
 
 
-def set_options(port: Port[F], changes: Options) -> Flow[None]:
-    """Change the options of the tube; `changes` are checked."""
+def require_option(port: Port[F], option: str) -> Flow[None]:
+    """Set an option to 0 if the tube lacks it."""
+    if option not in (yield from port.version()).options:
+        yield from set_options(port, {}, option)
+
+
+def set_options(port: Port[F], changes: Options, *required: str) -> Flow[None]:
+    """Change the options of the tube; `changes` are checked. `required`: options to set to 0 if the tube lacks them."""
 
     def words(version: OptionsVersion) -> tuple[Word, ...]:
-        wanted = apply_changes(version.options, changes)
+        wanted = apply_changes({**dict.fromkeys(required, 0), **version.options}, changes)
         counts = "1" if "lane_capacity" in wanted and "lane_capacity" not in version.options else ""
         ahead = (wanted.get("burst", 1) - 1) * wanted.get("rate", 0)
         limits = encode_lane_options(wanted), counts, ahead
