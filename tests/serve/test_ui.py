@@ -21,6 +21,9 @@ import pytest
 from django.core.asgi import get_asgi_application
 from fastapi import FastAPI
 from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 from typer.testing import CliRunner
@@ -189,6 +192,40 @@ def test_dashboard_is_mounted_under_a_prefix(mount: Callable[[ASGIApp], ASGIApp]
         for _ in range(2):  # Each visit has an event loop of its own.
             visit(app, use)
         assert queue.tube("mail").statistics().tasks["ready"] == 3
+
+
+def test_dashboard_works_behind_a_middleware_that_wraps_receive() -> None:
+    async def use(client: httpx.AsyncClient) -> None:
+        take = await client.post("/v1/_/tubes/mail/take")
+        assert [task["id"] for task in take.json()["tasks"]] == [0]
+        assert len((await client.get("/v1/_/tubes/mail/tasks")).json()["tasks"]) == 2
+        select = await client.post("/v1/_/tubes/mail/select", json={"action": "bury", "state": "ready"})
+        assert select.text.endswith('{"done":1,"finished":true}\n')
+        await client.post("/v1/_/tubes/mail/select", json={"action": "kick"})
+
+        received = asyncio.Queue[Any]()
+        received.put_nowait({"type": "http.request"})
+        received.put_nowait({"type": "http.disconnect"})
+        url = client.build_request("POST", "/v1/_/tubes/mail/take").url
+        scope = {"type": "http", "method": "POST", "path": url.path, "headers": [], "query_string": b""}
+        sent = list[Any]()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        with pytest.raises(RuntimeError, match="No response returned"):
+            await app(scope, received.get, send)
+        assert (await client.get("/v1/_/tubes/mail")).json()["tasks"]["ready"] == 1  # It was given back.
+
+    async def pass_on(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        return await call_next(request)
+
+    with tubes.connect(codec="json") as queue:
+        queue.create_tube("mail", "fifottl").put_many([1, 2])
+        app: ASGIApp = dashboard(queue)
+        for _ in range(3):
+            app = BaseHTTPMiddleware(app, pass_on)
+        visit(app, use)
 
 
 def test_dashboard_ends_its_session_with_the_event_loop(url: str) -> None:

@@ -18,6 +18,8 @@ Value = TypeVar("Value")
 #: Maximum tasks per read, and bytes of data after which a reply gets no further tasks.
 MAX_STEP: Final = 64
 MAX_REPLY: Final = 2**23
+#: Steps of the event loop within which a middleware reports a known disconnect: each one needs a few.
+_STEPS: Final = 20
 
 
 class Polls:
@@ -131,22 +133,34 @@ class Polls:
                 tasks = await self.wait(receive, work, space.give_back) or []
         if tasks:
             await asyncio.sleep(0)  # Let the event loop read from the connection.
-            if has_disconnected(receive):
+            if await has_disconnected(receive):
                 await space.give_back(tasks)
                 raise ClientDisconnected
         return tasks
 
 
-def has_disconnected(receive: Receive) -> bool:
+async def has_disconnected(receive: Receive) -> bool:
     """True if the client has disconnected, as far as the event loop knows."""
-    # Run one step of the coroutine by hand: a task would cost several times as much.
-    step = _wait_for_disconnect(receive)
+    if getattr(receive, "__module__", "").startswith("uvicorn."):
+        # Run one step of the coroutine by hand: a task would cost several times as much.
+        step = _wait_for_disconnect(receive)
+        try:
+            step.send(None)
+        except StopIteration:
+            return True
+        step.close()
+        return False
+    # A middleware has replaced it, and may only allow to call it in a task.
+    watcher = asyncio.create_task(_wait_for_disconnect(receive))
     try:
-        step.send(None)
-    except StopIteration:
-        return True
-    step.close()
-    return False
+        for _ in range(_STEPS):
+            if watcher.done():
+                break
+            await asyncio.sleep(0)
+        return watcher.done()
+    finally:
+        watcher.cancel()
+        await asyncio.wait((watcher,))
 
 
 async def _take_ready(space: Namespace, names: list[str], limit: int, ttr: float | None, order: str) -> list[AsyncTask]:

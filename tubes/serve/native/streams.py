@@ -78,7 +78,7 @@ class _Endless(Response):
 
         async def write(part: bytes) -> None:
             await asyncio.sleep(0)  # Let the event loop read from the connection.
-            if has_disconnected(receive):
+            if await has_disconnected(receive):
                 raise ClientDisconnected
             # Not wait_for: before Python 3.12 it loses a cancellation if the wait completes at the same time.
             async with asyncio.timeout(_WRITE_TIMEOUT):

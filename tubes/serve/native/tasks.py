@@ -171,7 +171,7 @@ async def list_tasks(call: Call) -> Response:
     parts = scan_tasks(query, after, min(limit, MAX_STEP), partial(call.space.apply, call.tube))
     async with aclosing(parts):
         async for part in parts:
-            if has_disconnected(call.receive):
+            if await has_disconnected(call.receive):
                 raise ClientDisconnected
             tasks += [shapes.task_json(call, task, preview=preview) for task in part[: limit - len(tasks)]]
             if len(tasks) >= limit or sum(map(len, tasks)) >= MAX_REPLY:
