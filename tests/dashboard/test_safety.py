@@ -61,6 +61,17 @@ def test_hostile_data_is_shown_as_text(dashboard: Dashboard) -> None:
     expect(dashboard.open("tubes", name, "tasks", 4).locator("pre")).to_contain_text("ff fe 00 1b")
 
 
+def test_lane_without_an_address_has_no_link(dashboard: Dashboard) -> None:
+    path = dashboard.tube("crawl", "utube")
+    for lane in ("\ud800x", "..", "plain"):
+        dashboard.http.post(f"{path}/tasks", content=json.dumps({"data": 1, "utube": lane}))
+    rows = dashboard.open("tubes", "crawl", "lanes", query="?sort=name").locator("tbody tr")
+    expect(rows).to_have_count(3)
+    assert [rows.nth(row).get_by_role("button").count() for row in range(3)] == [0, 2, 0]
+    expect(rows.last).to_contain_text(r"\ud800x")
+    expect(rows.last.get_by_role("link")).to_have_count(0)
+
+
 @pytest.fixture
 def tokens(tmp_path: Path) -> Tokens:
     return Tokens(tmp_path / "tokens.json")

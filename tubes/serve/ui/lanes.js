@@ -65,8 +65,10 @@ function limitsOf({ max_in_flight, interval, burst, capacity }) {
 
 function Row({ segments, lane, largest, canManage }) {
   const [kind, word] = stateOf(lane);
-  const at = path([...segments, "lanes", lane.name, "block"]);
-  const unblock = () => callAndNotify("The lane is unblocked.", "DELETE", at);
+  // A path has no lone surrogates, and browsers resolve "." and "..".
+  const hasPath = !/^\.{0,2}$|\p{Cs}/u.test(lane.name);
+  const at = (...rest) => path([...segments, "lanes", lane.name, ...rest]);
+  const unblock = () => callAndNotify("The lane is unblocked.", "DELETE", at("block"));
   return html`<tr>
     <th scope="row" class="data"><${Link} to=${[...segments, "tasks"]} query=${{ lane: lane.name }}>
       <${Text} of=${lane.name || "(empty name)"} limit=${80} /><//></th>
@@ -78,10 +80,10 @@ function Row({ segments, lane, largest, canManage }) {
     <td class="number">${isAhead(lane.next_start) ? html`<${Time} at=${lane.next_start} />` : lane.ready ? "now" : "–"}</td>
     <td>${limitsOf(lane)}</td>
     <td class="number">${lane.interval && lane.ready ? span(lane.ready * lane.interval) : "–"}</td>
-    ${canManage && html`<td class="buttons">
-      <${Button} kind="small" onClick=${isBlocked(lane) ? unblock : () => openBlock(at, lane)}>
+    ${canManage && html`<td class="buttons">${hasPath && html`
+      <${Button} kind="small" onClick=${isBlocked(lane) ? unblock : () => openBlock(at("block"), lane)}>
         ${isBlocked(lane) ? "Unblock" : "Block"}<//>
-      <${Button} kind="small" onClick=${() => openLimits(path([...segments, "lanes", lane.name]), lane)}>Limits<//></td>`}</tr>`;
+      <${Button} kind="small" onClick=${() => openLimits(at(), lane)}>Limits<//>`}</td>`}</tr>`;
 }
 
 const openBlock = (at, lane) =>

@@ -268,7 +268,9 @@ export function useGet(segments, parameters = {}, counter = ticks) {
 
 // -- addresses of views -----------------------------------------------------------------------------------------------
 
-export const href = (segments, values) => "#" + encoded(segments) + query(values);
+// Texts with lone surrogates have no address: the result is undefined.
+export const href = (segments, values = {}) =>
+  /\p{Cs}/u.test([...segments, ...Object.values(values)]) ? undefined : "#" + encoded(segments) + query(values);
 
 export function readAddress() {
   const [place, words] = location.hash.slice(1).split("?");
