@@ -594,6 +594,20 @@ class Blocks(Throttled):
         self.pass_interval(5)
         assert self.drain() == [task.id]
 
+    @pytest.mark.parametrize("method", ["lanes", "info", "block", "configure"])
+    def test_calls_of_lanes_end_if_a_block_has_ended_since_the_last_call(self, method: str) -> None:
+        lane = self.tube.lane("x")
+        lane.block(5)
+        self.clock.advance(6)
+        calls = {
+            "lanes": self.tube.lanes,
+            "info": lane.info,
+            "block": lambda: lane.block(3),
+            "configure": lambda: lane.configure(interval=3),
+        }
+        calls[method]()
+        assert (lane.info().blocked_until is None) == (method != "block")
+
     def test_task_stays_taken_while_its_lane_is_blocked(self) -> None:
         tasks = self.fill("x", "x")
         held = self.take()

@@ -10,6 +10,7 @@ I/O and reads no clock, so `ThreadChannel` and `LoopChannel` share it.
 | NOSCRIPT | SEND_TEXT: send the call with the text of its script |
 | AGAIN | SEND: the script did other work first, and did not run the call |
 | DUE | TICK: a task or lane is due first; run the script `tick`, then send the call |
+| DUE after an error of the `tick` | DONE: return that error; sending the call again would change nothing |
 | `PASSING`, such as LOADING or MOVED; a lost connection | RECONNECT: find the server, wait `pause` seconds, connect |
 
 The call keeps its number, so it runs once however often it is sent (see `script_call.py`). It fails if no server
@@ -70,8 +71,6 @@ _UNREPEATABLE: Final = frozenset(
 )
 # The error of a command that the ACL forbids, in a script that has run up to this command.
 _IN_SCRIPT: Final = re.compile(r"user_script|[Ss]cript:|in script|executing the script")
-# `tick` errors to ignore: the call that is sent again gets them too if they persist.
-_IGNORED_TICK_ERRORS: Final = frozenset({"AGAIN", "SESSIONGONE", "ALTERED", "TUBEGONE"})
 # Added to the error if a server refuses the connection on which a call would be sent again.
 _REFUSED_RETRY: Final = "the call may or may not have been done before"
 
@@ -114,7 +113,7 @@ class Attempt:
     pause = 0.0
     _failures = 0
     _sends_text = False
-    # The error of the last `tick`, if the server refused it.
+    # The error of the last `tick`, if it failed.
     _tick_error: ErrorReply | None = None
 
     def __init__(
@@ -178,6 +177,5 @@ class Attempt:
         return Step.RECONNECT
 
     def end_tick(self, reply: Reply) -> None:
-        """Record the reply to the `tick`; if the server refused it, the call gets this error if work is still due."""
-        error = reply if type(reply) is ErrorReply else None
-        self._tick_error = None if error is None or error.code in _IGNORED_TICK_ERRORS else error
+        """Record the reply to the `tick`; if it failed, the call gets this error if work is still due."""
+        self._tick_error = reply if type(reply) is ErrorReply else None
