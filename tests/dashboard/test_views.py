@@ -178,6 +178,15 @@ def test_missing_tube_and_unknown_view_say_so(dashboard: Dashboard) -> None:
     expect(page.get_by_text("There is no such page.")).to_be_visible()
 
 
+@pytest.mark.parametrize("word", ["constructor", "__proto__", "toString", "hasOwnProperty"])
+def test_names_of_javascript_are_ordinary_words_of_an_address(dashboard: Dashboard, word: str) -> None:
+    dashboard.tube("mail")
+    for place in ((word,), ("tubes", "mail", word)):
+        expect(dashboard.open(*place).get_by_text("There is no such page.")).to_be_visible()
+    dashboard.page.goto(f"{dashboard.url}/ui/#/{word}/tubes")
+    expect(dashboard.page.get_by_text("There are no tubes yet.")).to_be_visible()
+
+
 EMPTY = {
     "tubes": "There are no tubes yet",
     "workers": "No worker is running",

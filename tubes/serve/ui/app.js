@@ -3,8 +3,8 @@
 
 import { render, useEffect, useErrorBoundary, useState } from "./preact.js";
 import {
-  access, changes, connection, follow, hasToken, href, html, printable, readAddress, refresh, setToken, span, useGet,
-  useStore,
+  access, changes, connection, follow, hasToken, href, html, own, printable, readAddress, refresh, setToken, span,
+  useGet, useStore,
 } from "./lib.js";
 import { Button, Dialogs, Link, Loaded, Messages, Text } from "./parts.js";
 import { Tube, TubeHead, Tubes } from "./tubes.js";
@@ -40,12 +40,12 @@ function Views({ service, address }) {
   const { segments, query } = address;
   const [namespace = service.namespaces[0] ?? "_", view = "tubes", name, section = "", id] = segments;
   useEffect(() => follow(namespace), [namespace]);
-  const title = name === undefined ? Object.fromEntries(VIEWS)[view] ?? "Not found" : printable(name, 60);
+  const title = name === undefined ? own(Object.fromEntries(VIEWS), view) ?? "Not found" : printable(name, 60);
   useEffect(() => {
     document.title = `${title} – tubes`;
   }, [title]);
   const props = { namespace, name, section, id, query };
-  const canManage = service.rights[namespace]?.includes("manage") ?? !service.token;
+  const canManage = own(service.rights, namespace)?.includes("manage") ?? !service.token;
   const views = {
     tubes: () => (name === undefined ? html`<${Tubes} ...${props} canManage=${canManage} />` : html`<${TubePage} key=${name} ...${props} />`),
     workers: () => html`<${Workers} ...${props} />`,
@@ -53,7 +53,7 @@ function Views({ service, address }) {
     audit: () => html`<${Audit} ...${props} />`,
   };
   return html`<${Frame} service=${service} namespace=${namespace} view=${view}>
-    <${ErrorBoundary} key=${segments.join(" ")}>${(views[view] ?? NotFound)()}<//><//>`;
+    <${ErrorBoundary} key=${segments.join(" ")}>${(own(views, view) ?? NotFound)()}<//><//>`;
 }
 
 function TubePage(props) {
@@ -64,7 +64,7 @@ function TubePage(props) {
     dead: DeadLetters,
     lanes: Lanes,
   };
-  const View = views[props.section] ?? NotFound;
+  const View = own(views, props.section) ?? NotFound;
   return html`<${Loaded} state=${state}>${(tube) => html`
     <${TubeHead} ...${props} tube=${tube} /><${View} ...${props} tube=${tube} />`}<//>`;
 }

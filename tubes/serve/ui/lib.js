@@ -37,12 +37,20 @@ const TOKEN = "tubes-token";
 
 export const access = store({ isRefused: false });
 
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 // The token is in the fragment of the address only until the page has read it, so that no history or log contains it.
 function readToken() {
   const match = /^#token=(.+)$/.exec(location.hash);
   if (!match) return;
   history.replaceState(null, "", location.pathname);
-  setToken(decodeURIComponent(match[1]));
+  setToken(decoded(match[1]));
 }
 
 // Use this token from now on; null: forget the token, and ask for another one.
@@ -85,6 +93,9 @@ export async function call(method, path, body, { signal, raw = false } = {}) {
   if (reply.status === 401) access.set({ isRefused: true });
   throw new Problem(reply.status, problem.detail || problem.title || `The service replied ${reply.status}.`);
 }
+
+// The own value of a name that may come from an address: each object also has names like "constructor".
+export const own = (values, name) => (Object.hasOwn(values, name) ? values[name] : undefined);
 
 const encoded = (segments) => segments.map((segment) => "/" + encodeURIComponent(segment)).join("");
 
@@ -274,12 +285,8 @@ export const href = (segments, values = {}) =>
 
 export function readAddress() {
   const [place, words] = location.hash.slice(1).split("?");
-  try {
-    const segments = place.split("/").slice(1).map(decodeURIComponent);
-    return { segments: segments.filter(Boolean), query: Object.fromEntries(new URLSearchParams(words)) };
-  } catch {
-    return { segments: [], query: {} };
-  }
+  const segments = place.split("/").slice(1).map(decoded).filter(Boolean);
+  return { segments, query: Object.fromEntries(new URLSearchParams(words)) };
 }
 
 // Change parts of the query of the current address, without a new entry in the history.
