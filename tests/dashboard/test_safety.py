@@ -133,6 +133,39 @@ def test_service_with_tokens_asks_for_one(
         page.wait_for_url(lambda url: text not in url)
 
 
+def test_another_token_shows_nothing_of_the_last_one(
+    make_dashboard: Callable[..., Dashboard], tokens: Tokens, guarded: Served
+) -> None:
+    with guarded:
+        _, all_rights = tokens.create([Grant.read("look,manage")], "operator")
+        _, only_look = tokens.create([Grant.read("look")], "visitor")
+        page = make_dashboard(guarded.url, all_rights).page
+        create = page.get_by_role("button", name="Create a tube")
+        expect(create).to_be_visible()
+        page.evaluate("window.setInterval = () => 0")  # Nothing is read again because time passes.
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_text("This service requires a token.")).to_be_visible()
+        for text, shown in (
+            ("tubes_wrong_token", "The service refuses this token."),
+            (only_look, "signed in as visitor"),
+        ):
+            page.get_by_label("Token").fill(text)
+            page.get_by_role("button", name="Sign in").click()
+            expect(page.locator("body")).to_contain_text(shown)
+        expect(create).to_have_count(0)
+        page.evaluate(f"location.hash = 'token={all_rights}'")
+        expect(page.locator("footer")).to_contain_text("operator")
+        expect(create).to_be_visible()
+
+
+def test_service_without_tokens_never_asks_for_one(dashboard: Dashboard) -> None:
+    page = dashboard.page
+    page.goto(f"{dashboard.url}/ui/#token=100%")  # This is no valid encoding.
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("button", name="Sign out")).to_have_count(0)
+    expect(page.get_by_role("heading", name="Tubes")).to_be_visible()
+
+
 def test_page_reconnects_when_the_service_is_back(make_dashboard: Callable[..., Dashboard], tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'jobs'}"
     with Served("--url", url) as served:

@@ -14,16 +14,20 @@ import { Audit, Schedules, Workers } from "./workers.js";
 
 const VIEWS = [["tubes", "Tubes"], ["workers", "Workers"], ["schedules", "Schedules"], ["audit", "Audit"]];
 
+// A new token begins a new session, which reads everything again.
 function App() {
+  const { isRefused, turn } = useStore(access);
+  return isRefused ? html`<${Frame}><${SignIn} /><//>` : html`<${Session} key=${turn} />`;
+}
+
+function Session() {
   const [address, setAddress] = useState(readAddress());
-  const { isRefused } = useStore(access);
   useEffect(() => {
     const onChange = () => setAddress(readAddress());
     addEventListener("hashchange", onChange);
     return () => removeEventListener("hashchange", onChange);
   }, []);
-  const state = useGet(isRefused ? null : [], {}, changes); // A change may add a namespace.
-  if (isRefused) return html`<${Frame}><${SignIn} /><//>`;
+  const state = useGet([], {}, changes); // A change may add a namespace.
   if (!state.data) return html`<${Frame}><${Loaded} state=${state} /><${Retry} /><//>`;
   return html`<${Views} service=${state.data} address=${address} />`;
 }
@@ -97,8 +101,8 @@ function Frame({ service, namespace, view, children }) {
         <select value=${namespace} onChange=${onNamespace}>${names.map(option)}</select></label>`}
       <${Connection} />${hasToken() && html`<${Button} kind="small" onClick=${() => setToken(null)}>Sign out<//>`}`}</header>
     <main id="main" tabindex="-1" data-view=${location.hash}>${children}</main><${Messages} /><${Dialogs} />
-    ${service && html`<footer class="muted">tubes ${service.version}${service.token && html`, signed in as
-      <${Text} of=${service.token.description || service.token.id} limit=${60} />`}</footer>`}`;
+    ${service && html`<footer class="muted">tubes ${service.version}${service.token &&
+      html`, signed in as <${Text} of=${service.token.description || service.token.id} limit=${60} />`}</footer>`}`;
 }
 
 function Connection() {

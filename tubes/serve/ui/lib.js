@@ -35,7 +35,8 @@ export function useStore(followed) {
 const ROOT = new URL("../v1", document.baseURI.split("#")[0]).href;
 const TOKEN = "tubes-token";
 
-export const access = store({ isRefused: false });
+// `turn` grows when the token changes.
+export const access = store({ isRefused: false, turn: 0 });
 
 function decoded(text) {
   try {
@@ -53,11 +54,11 @@ function readToken() {
   setToken(decoded(match[1]));
 }
 
-// Use this token from now on; null: forget the token, and ask for another one.
+// Use this token from now on; null: none.
 export function setToken(text) {
   if (text === null) sessionStorage.removeItem(TOKEN);
   else sessionStorage.setItem(TOKEN, text);
-  access.set({ isRefused: text === null });
+  access.set({ isRefused: false, turn: access.get().turn + 1 });
 }
 
 readToken();
@@ -90,7 +91,8 @@ export async function call(method, path, body, { signal, raw = false } = {}) {
   setClock(reply.headers.get("date"));
   if (reply.ok) return raw ? reply : reply.status === 204 ? null : reply.json();
   const problem = await reply.json().catch(() => ({}));
-  if (reply.status === 401) access.set({ isRefused: true });
+  const isCurrent = token === sessionStorage.getItem(TOKEN);
+  if (reply.status === 401 && isCurrent) access.set({ ...access.get(), isRefused: true });
   throw new Problem(reply.status, problem.detail || problem.title || `The service replied ${reply.status}.`);
 }
 
