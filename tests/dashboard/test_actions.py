@@ -111,6 +111,21 @@ def test_tube_that_exists_keeps_its_options(dashboard: Dashboard) -> None:
     assert dashboard.api("GET", "/tubes/mail")["options"]["max_attempts"] == 3
 
 
+def test_options_that_are_no_object_change_nothing(dashboard: Dashboard) -> None:
+    dashboard.tube("mail", max_attempts=3)
+    page = dashboard.open("tubes", "mail")
+    page.get_by_role("button", name="Options").click()
+    dialog = page.get_by_role("dialog")
+    for text in ("null", "5", "[]", ""):
+        dialog.get_by_label("Options").fill(text)
+        dialog.get_by_role("button", name="Change").click()
+        expect(dialog.get_by_role("alert")).to_contain_text("must be an object")
+    dialog.get_by_label("Options").fill('{"ttr": 120, "max_attempts": 3}')
+    dialog.get_by_role("button", name="Change").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("There are no changes.")
+    assert dashboard.api("GET", "/tubes/mail")["options"] == {"ttr": 120, "max_attempts": 3}
+
+
 def test_changed_filter_ends_the_choice_of_everything(dashboard: Dashboard) -> None:
     dashboard.tube("mail", tasks=3)
     page = dashboard.open("tubes", "mail", "tasks")

@@ -154,11 +154,15 @@ function Manage({ namespace, name, tube }) {
       text: "Limits apply at once, defaults of tasks to new tasks. null restores a default.",
       button: "Change",
       message: "The options are changed.",
-      fields: [{ name: "options", label: "Options, as JSON", type: "area", value: JSON.stringify(tube.options, null, 2) }],
-      request: ({ options = "{}" }) => {
+      fields: [
+        { name: "options", label: "Options, as JSON", type: "area", value: JSON.stringify(tube.options, null, 2), isRequired: true },
+      ],
+      request: ({ options }) => {
         const wanted = JSON.parse(options);
+        if (wanted?.constructor !== Object) return ["PATCH", at(), { options: wanted }]; // The service refuses it.
         const isSame = (option) => JSON.stringify(wanted[option]) === JSON.stringify(tube.options[option]);
         const changed = Object.keys({ ...tube.options, ...wanted }).filter((option) => !isSame(option));
+        if (!changed.length) throw new Error("There are no changes.");
         return ["PATCH", at(), { options: Object.fromEntries(changed.map((option) => [option, wanted[option] ?? null])) }];
       },
     });
