@@ -80,8 +80,9 @@ function openCreate(namespace) {
     ],
     request: async ({ name, driver, options = "{}" }) => {
       const at = path([namespace, "tubes", name]);
-      const isKnown = await call("GET", at).then(() => true, (error) => error.status !== 404);
-      if (isKnown) throw new Error("A tube with this name already exists.");
+      const known = await call("GET", at).catch((error) => error);
+      if (!(known instanceof Error)) throw new Error("A tube with this name already exists.");
+      if (known.status !== 404) throw known;
       return ["PUT", at, { driver, options: JSON.parse(options) }];
     },
   });
