@@ -282,6 +282,31 @@ def test_lane_is_blocked_unblocked_and_limited(dashboard: Dashboard) -> None:
     expect(row).not_to_contain_text("in flight, every")
 
 
+def test_actions_without_an_effect_say_so(dashboard: Dashboard) -> None:
+    path = dashboard.tube("crawl", "utubettl")
+    dashboard.api("POST", f"{path}/tasks", {"data": 1, "utube": "a", "key": "k", "pri": 5})
+    page = dashboard.open("tubes", "crawl")
+    page.get_by_role("button", name="Put a task").click()
+    submit(page, "Put", Data="2", Key="k")
+    expect(page.get_by_role("status").filter(has_text="a task has this key")).to_be_visible()
+    page.get_by_role("button", name="Pause").click()
+    submit(page, "Pause", Seconds="0")
+    expect(page.get_by_role("status").filter(has_text="the pause has 0 seconds")).to_be_visible()
+    page = dashboard.open("tubes", "crawl", "lanes")
+    page.get_by_role("button", name="Block", exact=True).click()
+    submit(page, "Block", Seconds="0")
+    expect(page.get_by_role("status").filter(has_text="0 seconds block nothing")).to_be_visible()
+    page.get_by_role("button", name="Limits").click()
+    page.get_by_role("dialog").get_by_role("button", name="Change").click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("There are no changes.")
+    page.keyboard.press("Escape")
+    page = dashboard.open("tubes", "crawl", "tasks", 0)
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("dialog").get_by_label("Priority").fill("")
+    page.get_by_role("dialog").get_by_role("button", name="Change").click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("There are no changes.")
+
+
 def test_audit_names_the_changes_newest_first(dashboard: Dashboard) -> None:
     dashboard.tube("mail", tasks=2)
     dashboard.api("POST", "/tubes/mail/select", {"action": "bury", "with": {"reason": "bad"}})

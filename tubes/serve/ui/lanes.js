@@ -91,7 +91,7 @@ const openBlock = (at, lane) =>
     title: `Block ${printable(lane.name, 60)}`,
     text: `The ${count(lane.ready)} ready tasks of this lane wait. Running tasks continue.`,
     button: "Block",
-    message: "The lane is blocked.",
+    message: (_, { seconds }) => (seconds === 0 ? "0 seconds block nothing." : "The lane is blocked."),
     fields: [
       { name: "seconds", label: "Seconds", type: "number", value: 60, isRequired: true },
       { name: "reason", label: "Reason", type: "text", help: "Shown here, for example 429." },
@@ -116,6 +116,7 @@ const openLimits = (at, lane) =>
     ],
     request: ({ reset, ...limits }) => {
       const none = { max_in_flight: null, interval: null, interval_from: null, burst: null, capacity: null };
+      if (!reset && !Object.keys(limits).length) throw new Error("There are no changes.");
       return ["PATCH", at, reset ? none : limits];
     },
   });

@@ -183,8 +183,8 @@ const message = store(null);
 
 const notify = (text, isProblem = false) => message.set({ text, isProblem });
 
-function notifyOf(text, reply) {
-  const shown = typeof text === "function" ? text(reply) : text;
+function notifyOf(text, reply, values) {
+  const shown = typeof text === "function" ? text(reply, values) : text;
   if (shown) notify(shown);
 }
 
@@ -314,11 +314,11 @@ function Form({ title, text, fields = [], button, isDanger, confirmed, preview, 
   </form><//>`;
 }
 
-// Open a form that makes the call of `request(values)`, shows `message` like `callAndNotify`, and goes to the address
-// `next`.
+// Open a form that makes the call of `request(values)`, shows `message` like `callAndNotify`, also as a function of the
+// reply and the values, and goes to the address `next`.
 export function openForm({ message: text, request, next, ...form }) {
   const submit = async (values) => {
-    notifyOf(text, await call(...(await request(values))));
+    notifyOf(text, await call(...(await request(values))), values);
     if (next !== undefined) location.hash = next;
   };
   dialog.set({ submit, ...form });

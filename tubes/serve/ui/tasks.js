@@ -224,7 +224,7 @@ function TaskActions({ segments, task, tube, isWhole }) {
         { name: "ttl", label: "Time to live from now, in seconds", type: "number", help: "Empty: unchanged." },
       ],
       request: ({ data, pri, ...rest }) => {
-        const changes = { ...rest, ...(pri === task.pri ? {} : { pri }) };
+        const changes = { ...rest, ...((pri ?? task.pri) === task.pri ? {} : { pri }) };
         const isSame = !data || data === pretty(text);
         if (isSame && !Object.keys(changes).length) throw new Error("There are no changes.");
         return ["PATCH", at(), isSame ? changes : withData(data, isJson(text), changes)];

@@ -145,7 +145,7 @@ function Manage({ namespace, name, tube }) {
       title: "Pause the tube",
       text: "Takes stop during a pause; puts continue.",
       button: "Pause",
-      message: "The tube is paused.",
+      message: (_, { seconds }) => (seconds === 0 ? "Nothing changed: the pause has 0 seconds." : "The tube is paused."),
       fields: [{ name: "seconds", label: "Seconds", type: "number", help: "Empty: until you resume it." }],
       request: (values) => ["POST", at("pause"), values],
     });
@@ -214,7 +214,7 @@ export function openPut(segments, tube, task) {
   openForm({
     title: task ? "Put it again" : "Put a task",
     button: "Put",
-    message: "The task is put.",
+    message: ({ status }) => (status === 201 ? "The task is put." : "Nothing is put: a task has this key already."),
     fields: [
       { name: "data", label: isJson ? "Data, as JSON" : "Data, as text", type: "area", value: text, isRequired: true },
       ...(tube.lanes === null ? [] : [{ name: "utube", label: "Lane", type: "text", value: utube ?? "" }]),
@@ -222,6 +222,6 @@ export function openPut(segments, tube, task) {
       { name: "delay", label: "Delay in seconds", type: "number" },
       { name: "key", label: "Key", type: "text", help: "Only one task of the tube can have this key." },
     ],
-    request: ({ data, ...options }) => ["POST", path([...segments, "tasks"]), withData(data, isJson, options)],
+    request: ({ data, ...options }) => ["POST", path([...segments, "tasks"]), withData(data, isJson, options), { raw: true }],
   });
 }
