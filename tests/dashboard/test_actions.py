@@ -262,6 +262,23 @@ def test_dead_letters_of_one_reason_are_kicked(dashboard: Dashboard) -> None:
     assert dashboard.counts()["ready"] == 3
 
 
+def test_dead_letters_without_a_reason_are_kicked(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail", tasks=4)
+    for id, body in enumerate(({}, {"reason": "none"}, {"reason": ": y"}, {"reason": "bad"})):
+        dashboard.api("POST", f"{path}/tasks/{id}/bury", body)
+    page = dashboard.open("tubes", "mail", "dead")
+    page.get_by_role("link", name="without a reason").click()
+    expect(page.locator("tbody tr")).to_have_count(3)
+    page = dashboard.open("tubes", "mail", "dead")
+    none = page.locator("tbody tr", has_text="without a reason")
+    expect(none.locator("td.number")).to_contain_text("3")
+    none.get_by_role("button", name="Kick", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("Kick: 3 tasks")
+    submit(page, "Kick")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr")).to_contain_text("bad")
+
+
 def test_lane_is_blocked_unblocked_and_limited(dashboard: Dashboard) -> None:
     path = dashboard.tube("crawl", "utubettl")
     dashboard.api("POST", f"{path}/tasks", {"data": "/", "utube": "a/b c"})

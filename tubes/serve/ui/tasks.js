@@ -267,19 +267,18 @@ export function DeadLetters({ namespace, name, tube }) {
   const bulk = (action, reason) => () => openBulk(namespace, name, action, { state: "buried", ...(reason && { reason }) });
   const row = ([reason, number], largest, sample) => {
     const task = sample && path([...segments, "tasks", String(sample.id), "kick"]);
-    // Tasks without a reason count as "none", which no filter can select.
-    const isNamed = reason !== "none";
-    const query = { state: "buried", reason: isNamed ? reason : "" };
+    // The kind "none" has the tasks without a reason, and those whose reason is "none" or begins with a colon.
+    const title = reason === "none" ? "none, or without a reason" : reason;
     return html`<tr key=${reason}>
-      <th scope="row" class="data"><${Link} to=${[...segments, "tasks"]} query=${query}>
-        <${Text} of=${isNamed ? reason : "without a reason"} /><//></th>
+      <th scope="row" class="data"><${Link} to=${[...segments, "tasks"]} query=${{ state: "buried", reason }}>
+        <${Text} of=${title} /><//></th>
       <td class="number">${count(number)} <meter min="0" max=${largest} value=${number} aria-hidden="true"></meter></td>
       <td><${Time} at=${sample?.first} /></td><td><${Time} at=${sample?.last} /></td>
       <td class="buttons">${sample && html`<${Link} to=${[...segments, "tasks", String(sample.id)]}>Sample<//>`}
       ${canManage && html`${sample && html`<${Button} kind="small"
           onClick=${() => callAndNotify("One task is kicked.", "POST", task, {})}>Kick one<//>`}
-        <${Button} kind="small" isDisabled=${!isNamed} onClick=${bulk("kick", reason)}>Kick<//>
-        <${Button} kind="small danger" isDisabled=${!isNamed} onClick=${bulk("delete", reason)}>Delete<//>`}</td></tr>`;
+        <${Button} kind="small" onClick=${bulk("kick", reason)}>Kick<//>
+        <${Button} kind="small danger" onClick=${bulk("delete", reason)}>Delete<//>`}</td></tr>`;
   };
   return html`<${Loaded} state=${state}>${({ reasons, samples }) => {
     const groups = Object.entries(reasons).sort(([, first], [, second]) => second - first);
