@@ -146,6 +146,16 @@ def test_changed_filter_ends_the_choice_of_everything(dashboard: Dashboard) -> N
     expect(choice).to_have_value("")
 
 
+def test_actions_without_an_effect_on_a_state_are_disabled(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail", tasks=1)
+    dashboard.api("POST", f"{path}/tasks/0/bury", {})
+    page = dashboard.open("tubes", "mail", "tasks", query="?state=buried")
+    page.get_by_label("Select task 0").check()
+    buttons = page.get_by_role("group", name="Actions").get_by_role("button")
+    enabled = [each.inner_text() for each in buttons.all() if each.is_enabled()]
+    assert enabled == ["Kick", "Cancel tasks", "Move", "Delete"]
+
+
 def test_text_that_is_not_json_is_edited_as_text(dashboard: Dashboard) -> None:
     path = dashboard.tube("mail")
     dashboard.http.post(f"{path}/tasks/raw", content="grüß".encode())

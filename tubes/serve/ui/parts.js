@@ -329,14 +329,15 @@ export function openForm({ message: text, request, next, ...form }) {
 const REASON = { name: "reason", label: "Reason", type: "text", help: "Shown with the tasks; may be empty." };
 const ATTEMPTS = { name: "attempts", label: "More attempts", type: "number", help: "Empty: one more if none are left." };
 const TARGET = { name: "to", label: "To the tube", type: "text", isRequired: true };
-// Action -> its title, the participle in its message, the fields of its form, its help, and whether it can do harm.
+// Action -> its title, the participle in its message, the fields of its form, its help, whether it can do harm, and the
+// states in which it has no effect.
 export const ACTIONS = {
-  kick: ["Kick", "kicked", [ATTEMPTS], "Buried and delayed tasks become ready; kept done tasks are put again."],
-  release: ["Release", "released", [], "Taken tasks become ready, even if a client is still working on them.", true],
-  bury: ["Bury", "buried", [REASON], "The tasks stay buried until they are kicked."],
-  cancel: ["Cancel tasks", "cancelled", [REASON], "The tasks end; the holder of a taken task is notified.", true],
-  move: ["Move", "moved", [TARGET], "The tasks get new ids in the other tube."],
-  delete: ["Delete", "deleted", [], "The tasks are removed. This cannot be undone.", true],
+  kick: ["Kick", "kicked", [ATTEMPTS], "Buried and delayed tasks become ready.", false, ["ready", "taken", "done"]],
+  release: ["Release", "released", [], "Taken tasks become ready, even if a client is still working on them.", true, ["ready", "delayed", "buried", "done"]],
+  bury: ["Bury", "buried", [REASON], "The tasks stay buried until they are kicked.", false, ["buried", "done"]],
+  cancel: ["Cancel tasks", "cancelled", [REASON], "The tasks end; the holder of a taken task is notified.", true, ["done"]],
+  move: ["Move", "moved", [TARGET], "The tasks get new ids in the other tube.", false, ["taken", "done"]],
+  delete: ["Delete", "deleted", [], "The tasks are removed. This cannot be undone.", true, []],
 };
 
 // Open a form that counts tasks, changes them and shows the progress. `filters`: those of a selection, or {ids}.

@@ -104,8 +104,8 @@ function Actions({ namespace, name, filters, picked, isEvery, setEvery, clear })
     openBulk(namespace, name, action, isEvery ? filters : { ids: [...picked] });
     clear();
   };
-  const button = ([action, [title, , , , isDanger]]) => html`<${Button} kind=${isDanger ? "danger" : ""}
-    isDisabled=${!isEvery && !picked.size} onClick=${() => run(action)}>${title}<//>`;
+  const button = ([action, [title, , , , isDanger, idle]]) => html`<${Button} kind=${isDanger ? "danger" : ""}
+    isDisabled=${(!isEvery && !picked.size) || idle.includes(filters.state)} onClick=${() => run(action)}>${title}<//>`;
   return html`<div class="actions" role="group" aria-label="Actions">
     <${Choice} label="Change" value=${isEvery} onChange=${setEvery} options=${choices} />
     ${Object.entries(ACTIONS).map(button)}</div>`;
