@@ -235,7 +235,9 @@ def test_running_work_can_be_stopped(dashboard: Dashboard) -> None:
 
 
 def test_truncate_and_drop_need_the_name_of_the_tube(dashboard: Dashboard) -> None:
-    dashboard.tube("mail", tasks=3)
+    path = dashboard.tube("mail", tasks=3, keep_done=60)
+    dashboard.api("DELETE", f"{path}/tasks/2")
+    assert dashboard.counts()["total"] == 2
     page = dashboard.open("tubes", "mail")
     for word, button in (("Truncate", "Delete all tasks"), ("Drop", "Drop the tube")):
         page.get_by_role("button", name="More…").click()

@@ -138,7 +138,8 @@ export function TubeHead({ namespace, name, section, tube }) {
 
 function Manage({ namespace, name, tube }) {
   const at = (...rest) => path([namespace, "tubes", name, ...rest]);
-  const { total, taken } = tube.tasks;
+  const { taken } = tube.tasks;
+  const total = tube.tasks.total + tube.kept;
   const resume = () => callAndNotify("The tube is resumed.", "POST", at("resume"), {});
   const pause = () =>
     openForm({
