@@ -143,6 +143,15 @@ def test_lanes_are_sorted_and_blocked_ones_say_why(dashboard: Dashboard) -> None
     expect(page.get_by_role("searchbox", name="Lane")).to_have_value("few.example")
 
 
+def test_page_beyond_the_last_lane_leads_back(dashboard: Dashboard) -> None:
+    path = dashboard.tube("crawl", "utube")
+    dashboard.api("POST", f"{path}/tasks", {"data": 1, "utube": "a"})
+    page = dashboard.open("tubes", "crawl", "lanes", query="?offset=5000")
+    expect(page.get_by_text("none of 1")).to_be_visible()
+    page.get_by_role("button", name="Previous").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+
 def test_workers_and_schedules_are_listed(make_dashboard: Callable[..., Dashboard], valkey: LocalServer) -> None:
     url = f"{valkey.url}?prefix={uuid4().hex}"
     with Served("--url", url) as served:

@@ -41,7 +41,7 @@ export function Lanes({ namespace, name, tube, query }) {
       <${Card} label="cooling down or blocked" value=${count(tube.throttled_lanes)} kind=${tube.throttled_lanes && "taken"} />
       <${Card} label="ready" value=${count(tube.tasks.ready)} kind="ready" />
       <${Card} label="in flight" value=${count(tube.tasks.taken)} kind="taken" /></div>
-    <${Loaded} state=${state}>${(data) => (data.lanes.length ? table(data) : html`<${Empty}>${nothing}<//>`)}<//>`;
+    <${Loaded} state=${state}>${(data) => (data.total ? table(data) : html`<${Empty}>${nothing}<//>`)}<//>`;
 }
 
 const isAhead = (moment) => moment != null && moment > now();

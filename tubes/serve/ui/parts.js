@@ -136,9 +136,9 @@ export function Pager({ back, more, children, labels = ["Previous", "Next"] }) {
 
 // A pager of a list with an offset.
 export function OffsetPager({ offset, size, shown, total, onMove }) {
-  const back = offset > 0 ? () => onMove(Math.max(offset - size, 0)) : null;
+  const back = offset > 0 ? () => onMove(Math.max(Math.min(offset, total) - size, 0)) : null;
   const more = offset + shown < total ? () => onMove(offset + size) : null;
-  return html`<${Pager} back=${back} more=${more}>${count(offset + 1)} to ${count(offset + shown)} of ${count(total)}<//>`;
+  return html`<${Pager} back=${back} more=${more}>${shown ? `${count(offset + 1)} to ${count(offset + shown)}` : "none"} of ${count(total)}<//>`;
 }
 
 // An input that reports its text when the user pauses. Until then it ignores changes of `value`.
