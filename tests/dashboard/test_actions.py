@@ -172,8 +172,11 @@ def test_only_selected_tasks_are_changed(dashboard: Dashboard) -> None:
         page.get_by_label(f"Select task {id}").check()
     page.get_by_role("group", name="Actions").get_by_role("button", name="Bury").click()
     expect(page.get_by_role("dialog")).to_contain_text("Bury: 2 tasks")
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    page.get_by_role("group", name="Actions").get_by_role("button", name="Bury").click()
     submit(page, "Bury", Reason="bad")
     expect(page.get_by_role("status").get_by_text("2 tasks buried.")).to_be_visible()
+    expect(page.get_by_label("Select task 1")).not_to_be_checked()
     assert [task["state"] for task in dashboard.api("GET", "/tubes/mail/tasks")["tasks"]] == [
         "ready",
         "buried",

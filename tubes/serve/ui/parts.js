@@ -341,7 +341,8 @@ export const ACTIONS = {
 };
 
 // Open a form that counts tasks, changes them and shows the progress. `filters`: those of a selection, or {ids}.
-export function openBulk(namespace, tube, action, filters) {
+// `onDone`: called after the change.
+export function openBulk(namespace, tube, action, filters, onDone = () => {}) {
   const [title, participle, fields, help, isDanger] = ACTIONS[action];
   const words = Object.entries(filters).map(([name, value]) => `${name} ${printable(value, 60)}`);
   const which = filters.ids ? "The selected tasks" : words.length ? `Tasks with ${words.join(", ")}` : "All tasks except done ones";
@@ -352,6 +353,7 @@ export function openBulk(namespace, tube, action, filters) {
     report(0);
     const changed = await select(namespace, tube, { ...filters, action, with: values }, report, signal);
     notify(`${count(changed)} ${changed === 1 ? "task" : "tasks"} ${participle}.`);
+    onDone();
   };
   dialog.set({ title, text: `${which}, in ${printable(tube, 60)}. ${help}`, fields, button: title, isDanger, confirmed, preview, submit });
 }

@@ -100,10 +100,7 @@ const attemptsOf = (task) => `${task.attempts}${task.max_attempts ? ` of ${task.
 // Buttons that change the selected tasks, or all that pass the filters.
 function Actions({ namespace, name, filters, picked, isEvery, setEvery, clear }) {
   const choices = [["", `selected tasks (${count(picked.size)})`], ["every", "everything that matches"]];
-  const run = (action) => {
-    openBulk(namespace, name, action, isEvery ? filters : { ids: [...picked] });
-    clear();
-  };
+  const run = (action) => openBulk(namespace, name, action, isEvery ? filters : { ids: [...picked] }, clear);
   const button = ([action, [title, , , , isDanger, idle]]) => html`<${Button} kind=${isDanger ? "danger" : ""}
     isDisabled=${(!isEvery && !picked.size) || idle.includes(filters.state)} onClick=${() => run(action)}>${title}<//>`;
   return html`<div class="actions" role="group" aria-label="Actions">
