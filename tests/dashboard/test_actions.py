@@ -27,6 +27,7 @@ def test_tube_is_created_paused_resumed_and_altered(dashboard: Dashboard) -> Non
     submit(page, "Create", Name="jobs", Options='{"ttr": 9}')
     page.get_by_role("link", name="jobs").click()
     page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("heading", name="Pause jobs")).to_be_visible()
     submit(page, "Pause", Seconds="600")
     expect(page.locator("h1")).to_contain_text("paused")
     page.get_by_role("button", name="Resume").click()

@@ -143,7 +143,7 @@ function Manage({ namespace, name, tube }) {
   const resume = () => callAndNotify("The tube is resumed.", "POST", at("resume"), {});
   const pause = () =>
     openForm({
-      title: "Pause the tube",
+      title: `Pause ${printable(name, 60)}`,
       text: "Takes stop during a pause; puts continue.",
       button: "Pause",
       message: (_, { seconds }) => (seconds === 0 ? "Nothing changed: the pause has 0 seconds." : "The tube is paused."),
@@ -152,7 +152,7 @@ function Manage({ namespace, name, tube }) {
     });
   const alter = () =>
     openForm({
-      title: "Change the options",
+      title: `Change the options of ${printable(name, 60)}`,
       text: "Limits apply at once, defaults of tasks to new tasks. null restores a default.",
       button: "Change",
       message: "The options are changed.",
