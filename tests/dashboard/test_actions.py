@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
@@ -164,6 +165,19 @@ def test_text_that_is_not_json_is_edited_as_text(dashboard: Dashboard) -> None:
     page.get_by_role("button", name="Edit").click()
     submit(page, "Change", Data="grün")
     expect(page.locator("pre")).to_contain_text("grün")
+
+
+def test_carriage_returns_survive_an_edit(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail")
+    dashboard.http.post(f"{path}/tasks/raw", content=b"one\r\ntwo\rthree\n")
+    page = dashboard.open("tubes", "mail", "tasks", 0)
+    page.get_by_role("button", name="Edit").click()
+    data = page.get_by_role("dialog").get_by_label("Data, as a JSON string")
+    data.fill(data.input_value().replace("two", "2"))
+    submit(page, "Change")
+    expect(page.locator("pre")).to_contain_text("2")
+    task = dashboard.api("GET", f"{path}/tasks/0")
+    assert b64decode(task["data_base64"]) == b"one\r\n2\rthree\n"
 
 
 def test_only_selected_tasks_are_changed(dashboard: Dashboard) -> None:

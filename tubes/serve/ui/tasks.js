@@ -208,6 +208,8 @@ function TaskActions({ segments, task, tube, isWhole }) {
   const at = (...rest) => path([...segments, "tasks", String(task.id), ...rest]);
   const text = task.preview;
   const isText = text !== undefined && isWhole;
+  const format = isText && (isJson(text) ? "JSON" : text.includes("\r") ? "a JSON string" : "text");
+  const editable = format === "a JSON string" ? JSON.stringify(text) : format && pretty(text);
   const isOver = task.state === "done";
   const edit = () =>
     openForm({
@@ -215,16 +217,16 @@ function TaskActions({ segments, task, tube, isWhole }) {
       button: "Change",
       message: "The task is changed.",
       fields: [
-        { name: "data", label: isJson(text) ? "Data, as JSON" : "Data, as text", type: "area", value: pretty(text) },
+        { name: "data", label: `Data, as ${format}`, type: "area", value: editable },
         { name: "pri", label: "Priority", type: "number", value: task.pri },
         { name: "delay", label: "Delay from now, in seconds", type: "number", help: "Empty: unchanged." },
         { name: "ttl", label: "Time to live from now, in seconds", type: "number", help: "Empty: unchanged." },
       ],
       request: ({ data, pri, ...rest }) => {
         const changes = { ...rest, ...((pri ?? task.pri) === task.pri ? {} : { pri }) };
-        const isSame = !data || data === pretty(text);
+        const isSame = !data || data === editable;
         if (isSame && !Object.keys(changes).length) throw new Error("There are no changes.");
-        return ["PATCH", at(), isSame ? changes : withData(data, isJson(text), changes)];
+        return ["PATCH", at(), isSame ? changes : withData(data, format, changes)];
       },
     });
   const remove = () =>
@@ -237,7 +239,7 @@ function TaskActions({ segments, task, tube, isWhole }) {
       next: href([...segments, "tasks"]),
       request: () => ["DELETE", at()],
     });
-  const again = () => openPut(segments, tube, { ...task, text: pretty(text), isJson: isJson(text) });
+  const again = () => openPut(segments, tube, { ...task, text: editable, format });
   const kick = () => callAndNotify("The task is kicked.", "POST", at("kick"), {});
   const bury = () => reasonForm(`Bury task ${task.id}`, "Bury", "The task is buried.", at("bury"));
   const cancel = () =>

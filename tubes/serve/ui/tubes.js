@@ -200,29 +200,31 @@ function Manage({ namespace, name, tube }) {
     <//>`;
 }
 
-// A body with data and options. JSON is sent as it was typed, since JavaScript rounds large numbers.
-export function withData(data, isJson, options) {
-  const bytes = () => [...new TextEncoder().encode(data)].map((byte) => String.fromCharCode(byte)).join("");
-  if (!isJson) return { ...options, data_base64: btoa(bytes()) };
-  JSON.parse(data);
+// A body with data and options. JSON is sent as it was typed, since JavaScript rounds large numbers. `format`: "JSON",
+// "text", or "a JSON string" for text whose carriage returns an input would change.
+export function withData(data, format, options) {
+  const value = format === "text" ? data : JSON.parse(data);
   const rest = JSON.stringify(options).slice(1);
-  return `{"data":${data}${rest === "}" ? "" : ","}${rest}`;
+  if (format === "JSON") return `{"data":${data}${rest === "}" ? "" : ","}${rest}`;
+  if (typeof value !== "string") throw new Error("The data must be a JSON string.");
+  const bytes = [...new TextEncoder().encode(value)].map((byte) => String.fromCharCode(byte)).join("");
+  return { ...options, data_base64: btoa(bytes) };
 }
 
-// `task`: {text, isJson, utube, pri} of a task that is put again.
+// `task`: {text, format, utube, pri} of a task that is put again.
 export function openPut(segments, tube, task) {
-  const { text = "", isJson = true, utube, pri } = task ?? {};
+  const { text = "", format = "JSON", utube, pri } = task ?? {};
   openForm({
     title: task ? "Put it again" : "Put a task",
     button: "Put",
     message: ({ status }) => (status === 201 ? "The task is put." : "Nothing is put: a task has this key already."),
     fields: [
-      { name: "data", label: isJson ? "Data, as JSON" : "Data, as text", type: "area", value: text, isRequired: true },
+      { name: "data", label: `Data, as ${format}`, type: "area", value: text, isRequired: true },
       ...(tube.lanes === null ? [] : [{ name: "utube", label: "Lane", type: "text", value: utube ?? "" }]),
       { name: "pri", label: "Priority", type: "number", value: pri || "", help: "Lower numbers are taken first." },
       { name: "delay", label: "Delay in seconds", type: "number" },
       { name: "key", label: "Key", type: "text", help: "Only one task of the tube can have this key." },
     ],
-    request: ({ data, ...options }) => ["POST", path([...segments, "tasks"]), withData(data, isJson, options), { raw: true }],
+    request: ({ data, ...options }) => ["POST", path([...segments, "tasks"]), withData(data, format, options), { raw: true }],
   });
 }
