@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -201,6 +202,54 @@ async def test_a_change_without_a_reply_of_the_backend_is_recorded(monkeypatch: 
             ("resume", "unknown", None),
             ("put_tube", None, None),
         ]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 4, 8, 16])
+async def test_a_selection_whose_client_leaves_is_recorded_with_its_count(steps: int) -> None:
+    requests = iter([b'{"action": "bury"}'])
+    left = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if body := next(requests, b""):
+            return {"type": "http.request", "body": body}
+        is_first = not left.is_set()
+        await left.wait()
+        for _ in range(steps if is_first else 0):  # It may be seen at the write first, or by the wait first.
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        left.set()
+
+    async with service() as http:
+        await http.change("PUT", "mail")
+        for _ in range(3):
+            await http.change("POST", "mail/tasks/batch", items=[{"data": 1}] * 1000)
+        transport: Any = http._transport
+        scope = {"type": "http", "method": "POST", "headers": [], "query_string": b""}
+        await transport.app(scope | {"path": "/v1/shop/tubes/mail/select"}, receive, send)
+        buried = (await http.get("/v1/shop/tubes/mail")).json()["tasks"]["buried"]
+        assert 0 < buried < 3000
+        (change,) = (await http.changes())[:-1]
+        assert (change["count"], "outcome" in change) == (buried, False)
+
+
+async def test_a_request_that_did_not_arrive_is_not_recorded() -> None:
+    first = {"type": "http.request", "body": b"{", "more_body": True}
+    parts = iter([first, dict[str, Any](type="http.disconnect")])
+
+    async def receive() -> dict[str, Any]:
+        return next(parts)
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    async with service() as http:
+        await http.change("PUT", "mail")
+        transport: Any = http._transport
+        scope = {"type": "http", "method": "POST", "headers": [], "query_string": b""}
+        await transport.app(scope | {"path": "/v1/shop/tubes/mail/truncate"}, receive, send)
+        assert [one["action"] for one in await http.changes()] == ["put_tube"]
 
 
 async def test_audit_neither_fails_a_request_nor_concerns_puts_and_takes(

@@ -46,6 +46,11 @@ def status_of(error: BaseException) -> int:
     return next((status for status, kinds in _STATUSES if isinstance(error, kinds)), 500)
 
 
+def may_have_changed(error: BaseException) -> bool:
+    """True if the backend may have made the change that failed with this error: it did not reply."""
+    return status_of(error) >= 500 and not isinstance(error, (HTTPException, ClientDisconnected))
+
+
 def problem(error: BaseException, instance: str = "") -> Response:
     """Return the reply to a request that failed with this error.
 

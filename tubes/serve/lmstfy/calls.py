@@ -22,7 +22,7 @@ from tubes.serve.audit import record
 from tubes.serve.bodies import json_reply, read_body
 from tubes.serve.lmstfy.metrics import POOL, Metrics
 from tubes.serve.namespaces import Namespace, Value
-from tubes.serve.problems import ClientDisconnected, status_of
+from tubes.serve.problems import ClientDisconnected, may_have_changed, status_of
 from tubes.serve.service import BaseCall, Service
 from tubes.serve.tokens import ANONYMOUS, Token
 
@@ -229,7 +229,7 @@ class Endpoint:
                 try:
                     response = await handler(call)
                 except Exception as error:
-                    if status_of(error) >= 500:
+                    if may_have_changed(error):
                         await record_change(arguments=call.arguments, is_certain=False)
                     raise
                 await record_change(arguments=call.arguments)

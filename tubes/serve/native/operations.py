@@ -22,7 +22,7 @@ from tubes.serve.bodies import from_json, parse_object, read_body
 from tubes.serve.namespaces import NO_NAMESPACE, Namespace
 from tubes.serve.native import schemas
 from tubes.serve.native.schemas import Check, Fields, Schema
-from tubes.serve.problems import status_of
+from tubes.serve.problems import may_have_changed
 from tubes.serve.service import BaseCall, Service
 from tubes.serve.tokens import Token
 
@@ -219,7 +219,7 @@ class _Endpoint:
                 try:
                     response = await operation.handler(call)
                 except Exception as error:
-                    if operation.right == "manage" and status_of(error) >= 500:
+                    if operation.right == "manage" and may_have_changed(error):
                         await call.changed(is_certain=False)
                     raise
                 if operation.right == "manage":

@@ -21,7 +21,7 @@ from tubes.serve.namespaces import REPLY_TIMEOUT, Namespace
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.polls import Polls, has_disconnected, identity
-from tubes.serve.problems import REQUIRED, ClientDisconnected, problem, status_of
+from tubes.serve.problems import REQUIRED, ClientDisconnected, may_have_changed, problem
 from tubes.serve.service import Limits
 from tubes.values.lease import Lease
 
@@ -365,6 +365,18 @@ async def _report(call: Call, selection: _Selection, action: str, arguments: dic
             getattr(selection, "move_to" if action == "move" else action)(**arguments, on_progress=on_progress)
         )
     running.add_done_callback(lambda _: changed.set())
+
+    async def end() -> None:
+        with suppress(TimeoutError):  # Let a move complete its part, unless the backend does not reply.
+            async with asyncio.timeout(REPLY_TIMEOUT):
+                await asyncio.gather(running, return_exceptions=True)
+        is_certain = running.done() and not running.cancelled()
+        if is_certain and (error := running.exception()):
+            is_certain = not may_have_changed(error)
+        if action != "count" and (done or is_complete or not is_certain):
+            call.count = done
+            await _record(call, action, is_certain=is_certain)
+
     try:
         while not running.done():
             with suppress(TimeoutError):
@@ -378,14 +390,10 @@ async def _report(call: Call, selection: _Selection, action: str, arguments: dic
         await write(b'{"done":%d,"finished":true}\n' % done)
     finally:
         selection.is_stopped = True
-        with suppress(TimeoutError):  # Let a move complete its part, unless the backend does not reply.
-            async with asyncio.timeout(REPLY_TIMEOUT):
-                await asyncio.gather(running, return_exceptions=True)
-        error = running.exception() if running.done() and not running.cancelled() else None
-        is_certain = running.done() and (error is None or status_of(error) < 500)
-        if action != "count" and (done or is_complete or not is_certain):
-            call.count = done
-            await _record(call, action, is_certain=is_certain)
+        ending = asyncio.create_task(end())
+        while not ending.done():  # A client that leaves cancels this task, maybe only now.
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((ending,))
 
 
 async def _record(call: Call, action: str, *, is_certain: bool) -> None:
