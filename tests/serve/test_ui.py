@@ -194,6 +194,22 @@ def test_dashboard_is_mounted_under_a_prefix(mount: Callable[[ASGIApp], ASGIApp]
         assert queue.tube("mail").statistics().tasks["ready"] == 3
 
 
+@pytest.mark.parametrize(
+    ("mount", "prefix"), [("/wä ch", "/w%C3%A4%20ch"), ("/{id}/x", "/a%20b/x"), ("/100%", "/100%25"), ("/a", "/%61")]
+)
+def test_dashboard_is_mounted_under_a_prefix_with_escapes(mount: str, prefix: str) -> None:
+    async def use(client: httpx.AsyncClient) -> None:
+        assert (await client.get(f"{prefix}/ui/")).status_code == 200
+        put = await client.post(f"{prefix}/v1/_/tubes/a%2Fb/tasks", json={"data": 1})
+        assert put.headers["location"] == f"{prefix}/v1/_/tubes/a%2Fb/tasks/0"
+        assert (await client.get(put.headers["location"])).json()["data"] == 1
+        assert (await client.post(f"{prefix}/v1/_/tubes/a%2Fb/truncate")).status_code == 204
+
+    with tubes.connect(codec="json") as queue:
+        queue.create_tube("a/b")
+        visit(Starlette(routes=[Mount(mount, dashboard(queue))]), use)
+
+
 def test_dashboard_works_behind_a_middleware_that_wraps_receive() -> None:
     async def use(client: httpx.AsyncClient) -> None:
         take = await client.post("/v1/_/tubes/mail/take")

@@ -121,6 +121,14 @@ def _format_second(second: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
+def _raw_prefix(path: str, prefix: str) -> str:
+    """Return the start of a path before `%` decoding that is `prefix` after it; `prefix` itself if there is none."""
+    if not prefix or path.startswith(f"{prefix}/"):
+        return prefix
+    ends = (match.start() for match in re.finditer("/|$", path))
+    return next((path[:end] for end in ends if unquote(path[:end]) == prefix), prefix)
+
+
 class Access:
     """Wrap an application: add request ids, an access log, and a reply to every error.
 
@@ -153,7 +161,9 @@ class Access:
                 request_id = value
         request_id = request_id or secrets.token_hex(8).encode()
         notes: Facts = {}
-        inner: Scope = {**scope, "path": path, NOTES: notes, BODIES: self._bodies, "endpoint": None}
+        prefix = _raw_prefix(path, scope.get("root_path", ""))
+        own: Facts = {"path": path, "root_path": prefix, "path_params": {}, "endpoint": None}
+        inner: Scope = {**scope, **own, NOTES: notes, BODIES: self._bodies}
         status, size = 0, 0
 
         async def send_noting(message: Message) -> None:
