@@ -500,6 +500,22 @@ def test_read_only_dashboard_refuses_every_change(with_tokens: bool, tmp_path: P
     assert token.may("admin", "_", "mail")
 
 
+def test_dashboard_of_a_read_only_folder_refuses_every_change(tmp_path: Path) -> None:
+    async def use(client: httpx.AsyncClient) -> None:
+        assert (await client.get("/v1")).json()["rights"] == {"_": ["look"]}
+        assert (await client.get("/v1/_/tubes/mail")).json()["tasks"]["ready"] == 1
+        assert (await client.post("/v1/_/tubes/mail/pause")).status_code == 403
+        for name in ("workers", "schedules", "audit"):
+            reply = await client.get(f"/v1/_/{name}")
+            assert (reply.status_code, reply.json()["title"]) == (403, "store read only")
+            assert "without workers" in reply.json()["detail"]
+            assert str(tmp_path) not in reply.text
+
+    with tubes.connect(f"file:{tmp_path}/jobs") as queue:
+        queue.create_tube("mail").put(1)
+        visit(dashboard(f"file:{tmp_path}/jobs?mode=read"), use)
+
+
 def test_token_of_a_read_only_dashboard_can_be_revoked(tmp_path: Path) -> None:
     restricted = Tokens(tmp_path / "tokens.json").restrict(frozenset({"look"}))
     token, text = restricted.create([Grant.read("put,look")])

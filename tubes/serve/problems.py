@@ -17,6 +17,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 _json: Final = JsonCodec().encode
 _STATUSES: Final[tuple[tuple[int, tuple[type[TubesError], ...]], ...]] = (
     (400, (errors.InvalidOption, errors.OptionNotSupported, errors.CodecError, errors.DriverNotFound)),
+    (403, (errors.StoreReadOnly,)),
     (404, (errors.TubeNotFound, errors.TaskNotFound, errors.SessionNotFound)),
     (409, (errors.TaskNotTaken, errors.DuplicateKey, errors.TubeExists, errors.TubeBusy, errors.TubeFull)),
     (409, (errors.DriverExists,)),
@@ -62,7 +63,9 @@ def problem(error: BaseException, instance: str = "") -> Response:
     if isinstance(error, TubesError) and status not in (500, 503, 507):
         kind = _slug(type(error).__name__ if _STATE_FACTS.isdisjoint(error.facts) else "Conflict")
         facts = {
-            f"fact_{name}" if name in _RESERVED else name: _fact_json(value) for name, value in error.facts.items()
+            f"fact_{name}" if name in _RESERVED else name: _fact_json(value)
+            for name, value in error.facts.items()
+            if name != "url"
         }
         members = {"detail": _detail(error)} | facts
     elif isinstance(error, HTTPException):
@@ -88,6 +91,8 @@ def _detail(error: TubesError) -> str:
     facts = error.facts
     if type(error) is errors.TubeNotFound:
         text = f"there is no tube {facts['name']}: PUT creates it"
+    elif type(error) is errors.StoreReadOnly:
+        text = "this shows a folder as it was when it was opened, without workers and audit, and changes nothing"
     elif type(error) is errors.InvalidOption:
         is_missing = facts["rule"].startswith(REQUIRED)
         value_text = "" if is_missing else f": {cut(_as_json, facts['value'])}"
