@@ -552,12 +552,20 @@ def test_command_serves_a_folder_with_a_token_of_its_own(words: tuple[str, ...],
 
 @pytest.mark.parametrize("words", [("--http", "0.0.0.0:0"), ("--http", "x"), ("--url", "memory://")])
 def test_command_refuses_invalid_options(words: tuple[str, ...], tmp_path: Path) -> None:
+    tubes.connect(f"file:{tmp_path}/jobs").close()
     done = CliRunner().invoke(cli, ["dashboard", "--url", f"file:{tmp_path}/jobs", "--no-browser", *words])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.stderr
 
 
+def test_command_refuses_a_folder_without_a_store(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["dashboard", "--url", f"file:{tmp_path}/jobs", "--no-browser"])
+    assert (done.exit_code, "there is no store in this folder" in done.stderr) == (5, True), done.stderr
+    assert not (tmp_path / "jobs").exists()
+
+
 def test_command_opens_a_browser(tmp_path: Path) -> None:
     """A browser is any program: this one reads the page and stops the command."""
+    tubes.connect(f"file:{tmp_path}/jobs").close()
     code = "import os, signal, sys; print(sys.argv[1]); os.kill(os.getppid(), signal.SIGTERM)"
     env = {"BROWSER": f'{sys.executable} -c "{code}" %s'}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

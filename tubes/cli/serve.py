@@ -24,6 +24,7 @@ from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.logs import show_logs
 from tubes.cli.show import console, print_json, print_line
 from tubes.cli.show import text as cell
+from tubes.errors import StoreFailed
 
 if TYPE_CHECKING:
     from tubes.serve import Tokens
@@ -225,9 +226,13 @@ def dashboard(
 
     The printed address contains a token, which is valid until the command ends.
     """
+    from tubes.durable.database import NAME, NO_STORE
     from tubes.serve.server import Listen, run, serve_dashboard
 
     place, listen = shared_place_of(url), Listen.read(http)
+    parsed = read(place)
+    if parsed.scheme == "file" and not Path(parsed.path, NAME).exists():
+        raise StoreFailed(url=parsed.redacted, why=NO_STORE)  # It may be a typo: create no folder.
 
     async def main() -> None:
         stopped = asyncio.Event()
