@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from tubes.drivers.driver import Driver
+from tubes.drivers.entry import NO_EXTRAS
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, InternalContext
 from tubes.drivers.timers import NEVER
@@ -41,17 +43,18 @@ def smaller_batch_size(error: TubesError, tasks: Sequence[TaskView], name: str) 
     raise error
 
 
-def items_of(tasks: Iterable[TaskView], now: int) -> list[Item]:
+def items_of(tasks: Iterable[TaskView], now: int, source: Driver, target: Driver) -> list[Item]:
     """Return the items to put in another tube: the same data and options, with the remaining delay and ttl."""
-    return [Item(task.data, **_options_of(task, now)) for task in tasks]
+    has_pri = "pri" in source.options & target.options
+    return [Item(task.data, **_options_of(task, now, has_pri=has_pri)) for task in tasks]
 
 
-def item_of_done(task: TaskView) -> Item:
+def item_of_done(task: TaskView, driver: Driver) -> Item:
     """Return the item that puts a done task again, without the facts of its checkpoints."""
     if task._state is not State.DONE:
         rule = f"must be a done task: it is {task._state}"
         raise InvalidOption(option="task", value=task.id, rule=rule, current=str(task._state))
-    options = _options_of(task, task._record.created)
+    options = _options_of(task, task._record.created, has_pri="pri" in driver.options)
     if "context" in options:
         progress = reserved_names(dict.fromkeys(CHECKPOINT_NAMES, ""))
         options["context"] = InternalContext(
@@ -60,8 +63,10 @@ def item_of_done(task: TaskView) -> Item:
     return Item(task.data, **options)
 
 
-def _options_of(task: TaskView, now: int) -> Any:
-    options: Facts = {}
+def _options_of(task: TaskView, now: int, *, has_pri: bool) -> Any:
+    """Return the options of a task. A value of 0 is stated, so that the tube's default does not replace it."""
+    extras = task._extras or NO_EXTRAS
+    options: Facts = {"keep_done": extras.keep_done / SECOND}
     ttl, ttr, due, dead = task._times
     delay = 0
     if task._state is State.DELAYED and due is not None:
@@ -73,11 +78,8 @@ def _options_of(task: TaskView, now: int) -> Any:
     if ttr is not None:
         options["ttr"] = ttr / SECOND
     if task.key is not None:
-        options |= {"key": task.key, "on_duplicate": "raise"}
-    if task._extras is not None:
-        spans = {"keep_done": task._extras.keep_done, "key_ttl": task._extras.key_ttl}
-        options |= {name: span / SECOND for name, span in spans.items() if span}
-        if task._extras.context:
-            options["context"] = InternalContext(task._extras.context)
-    known = {"pri": task.pri or None, "utube": task.utube, "max_attempts": task.max_attempts}
+        options |= {"key": task.key, "on_duplicate": "raise", "key_ttl": extras.key_ttl / SECOND}
+    if extras.context:
+        options["context"] = InternalContext(extras.context)
+    known = {"pri": task.pri if has_pri else task.pri or None, "utube": task.utube, "max_attempts": task.max_attempts}
     return options | {name: value for name, value in known.items() if value is not None}

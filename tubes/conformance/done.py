@@ -242,6 +242,11 @@ class DoneTasks(Bench):
         with pytest.raises(TaskNotFound):
             self.tube.kick(task=old)
 
+    @needs("pri")
+    def test_kick_of_a_done_task_keeps_priority_0(self) -> None:
+        self.tube.alter(pri=7)
+        assert self.tube.kick(task=self.put_and_ack(pri=0)).pri == 0
+
     def test_kick_that_fails_leaves_the_task_done(self) -> None:
         tube = self.create("full", keep_done=60, capacity=1)
         old = self.put("old", tube=tube)

@@ -58,6 +58,26 @@ class Moving(Bench):
         (moved,) = other.select()
         assert (moved.state, moved.due, moved.expires) == ("delayed", task.due, task.expires)
 
+    def test_move_to_keeps_options_that_are_0(self) -> None:
+        pri = {"pri": 7} if self.knows("pri") else {}
+        other = self.create("other", keep_done=50, key_ttl=100, **pri)
+        self.put(**dict.fromkeys(pri, 0))
+        self.put(key="k", key_ttl=0, keep_done=0)
+        assert self.tube.select().move_to(other) == 2
+        assert [(task.pri, task.keep_done) for task in other.select()] == [(0, None)] * 2
+        other.delete_many([*other.select()])
+        assert self.put(tube=other, key="k").created_now
+
+    @needs("pri")
+    def test_move_to_gives_tasks_without_priority_the_default_of_the_target(self) -> None:
+        other, plain = self.create("other", pri=7), self.queue.create_tube("plain", "fifo")
+        plain.put("data")
+        assert plain.select().move_to(other) == 1
+        assert [task.pri for task in other.select()] == [7]
+        if self.knobs.lane is None:
+            self.put(pri=0)
+            assert self.tube.select().move_to(plain) == 1
+
     def test_moved_task_leaves_no_key_or_result_behind(self) -> None:
         other = self.create("other", keep_done=10)
         for number in range(2):

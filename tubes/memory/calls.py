@@ -371,7 +371,7 @@ class CallPort(Port[F]):
 
         def act(now: int) -> F | None:
             done: Any = engine.find_done(now, id) if id not in engine.tasks else engine.tasks[id]
-            options = self._driver.check_put(item_of_done(self.show(done)).options)
+            options = self._driver.check_put(item_of_done(self.show(done), self._driver).options)
             if not engine.admits(now, options):
                 return None
             self.shared.pending_again = engine.next_id, id

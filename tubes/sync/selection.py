@@ -170,9 +170,10 @@ class Selection(Generic[T]):
         `tube`: any other tube, of this queue or of another one, in another namespace or on another server.
 
         Delayed tasks stay delayed, all others become ready. A task keeps its data, priority, lane, context, ttr,
-        max_attempts and keep_done, its key with its key_ttl, and the rest of its delay and its ttl. It gets a new id
-        and a new time of put (`created`), its attempts start at 0, and it loses its reason. The old task is removed: it
-        is not kept as a done task, and its key is free. Listeners get a put in the other tube and a delete in this one.
+        max_attempts and keep_done, its key with its key_ttl, and the rest of its delay and its ttl. Of the defaults of
+        the other tube it gets only the ttl, ttr and max_attempts that it lacks. It gets a new id and a new time of put
+        (`created`), its attempts start at 0, and it loses its reason. The old task is removed: it is not kept as a done
+        task, and its key is free. Listeners get a put in the other tube and a delete in this one.
 
         In memory, in one folder and on one server each task moves in one step: whatever fails, it is in exactly one of
         the tubes. In a cluster, and from one store to another, 250 tasks at a time are
@@ -213,7 +214,7 @@ class Selection(Generic[T]):
             tasks = waiting[: remaining(filters, moved)][:at_once]
             if not tasks:
                 break
-            items = items_of(tasks, self._port.connection.micros())
+            items = items_of(tasks, self._port.connection.micros(), self._port.shared.driver, tube.driver)
             try:
                 if together:
                     relayed = self._port.relay(tube._port, tasks, tube._port.gather(items, {}))

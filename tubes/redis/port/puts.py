@@ -77,7 +77,7 @@ def again(port: Port[F], task: object) -> Flow[F | None]:
     """Put a done task again and forget the old one; return None if the tube is full."""
     port.resolve_untaken_task(task)
     done = yield from port.run_request("peek", port.task_request(task, looks=True))
-    options = port._driver.check_put(item_of_done(done).options)
+    options = port._driver.check_put(item_of_done(done, port._driver).options)
     old = done.id, f"c{done._record.created}"
     return (yield from put_encoded(port, done._record.data, options, waits=False, old=old))
 
