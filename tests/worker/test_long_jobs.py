@@ -18,7 +18,9 @@ from tests.worker.test_logs import lines as lines
 from tests.worker.test_worker_running import running
 from tubes import TaskCancelled
 from tubes.conformance.bench import eventually
+from tubes.drivers.entry import Loss
 from tubes.worker import Interrupted, Summary, Worker, current_task
+from tubes.worker.run import Run
 
 #: Timeout in seconds: processes start slowly on a busy machine.
 PATIENCE = 60
@@ -367,6 +369,35 @@ def test_cancel_right_after_the_take_ends_the_handler(queue: tubes.Queue, tube: 
         ended(run, cancelled=30)
 
 
+def test_report_of_a_cancel_after_the_end_of_the_handler_is_no_error(
+    queue: tubes.Queue, tube: tubes.Tube, lines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint may say that the task was cancelled before the report arrives."""
+    worker, report, find_loss = Worker(queue), Run._handle_loss, Run._find_loss
+
+    async def find_after_report(entry: Any) -> Any:
+        assert worker._run is not None
+        report(worker._run, entry.task._tube, Loss(entry.task.id, entry.take[2], "cancel", "not needed"))
+        await asyncio.sleep(0)
+        return await find_loss(entry)
+
+    monkeypatch.setattr(Run, "_handle_loss", lambda *_: None)
+    monkeypatch.setattr(Run, "_find_loss", staticmethod(find_after_report))
+
+    @worker.on(tube)
+    async def work(task: tubes.AsyncTask) -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            await task.checkpoint()
+
+    task = tube.put("a long job")
+    with running(worker) as run:
+        assert eventually(lambda: is_busy(worker))
+        task.cancel("not needed")
+        ended(run, cancelled=1)
+    assert not [line for line in lines("") if line.startswith("ERROR")]
+
+
 def test_cancel_during_the_pause_after_a_failure_is_no_error(queue: tubes.Queue, tube: tubes.Tube, lines: Any) -> None:
     worker, failed = Worker(queue), threading.Event()
 
@@ -385,7 +416,7 @@ def test_cancel_during_the_pause_after_a_failure_is_no_error(queue: tubes.Queue,
         assert eventually(lambda: not is_busy(worker) and summary.cancelled + summary.released > 2)
         run.end()
     assert "CancelledError" not in str(lines())
-    assert not [line for line in lines() if line.startswith("ERROR")]
+    assert not [line for line in lines("") if line.startswith("ERROR")]
 
 
 def test_timeout_frees_the_place_of_a_cancelled_handler_that_hangs(queue: tubes.Queue, tube: tubes.Tube) -> None:

@@ -246,6 +246,7 @@ class Run:
             skipped = None if schedule is None else await self._scheduler.put_next_or_skip(entry.task, schedule)
             verdict = skipped or await self._handling.handle(entry)
             if _says_cancelled(verdict, entry.task):
+                entry.verdict = verdict  # The handler has ended: a report of the loss has nothing to cancel.
                 loss = await self._find_loss(entry)
                 if loss is not None and self._renewer.claim(entry):
                     self._note_loss(entry, loss)
