@@ -200,6 +200,27 @@ def test_only_selected_tasks_are_changed(dashboard: Dashboard) -> None:
     ]
 
 
+def test_filter_counts_as_soon_as_its_input_is_left(dashboard: Dashboard) -> None:
+    dashboard.tube("mail", tasks=12)
+    page = dashboard.open("tubes", "mail", "tasks")
+    # The page never sees a pause of the user.
+    page.evaluate("""() => {
+        const wait = window.setTimeout;
+        window.setTimeout = (run, pause, ...rest) => pause === 400 ? 0 : wait(run, pause, ...rest);
+    }""")
+    page.get_by_label("Change").select_option("everything that matches")
+    page.get_by_label("Data contains").fill('"n":1')
+    bury = page.get_by_role("group", name="Actions").get_by_role("button", name="Bury")
+    bury.click()
+    expect(bury).to_be_disabled()  # The new filter ends the choice of everything.
+    expect(page.locator("tbody tr")).to_have_count(3)
+    page.get_by_label("Data contains").fill('"n":11')
+    page.get_by_label("Change").focus()
+    page.get_by_label("Change").select_option("everything that matches")
+    bury.click()
+    expect(page.get_by_role("heading", name="Bury: 1 task")).to_be_visible()
+
+
 def test_everything_that_matches_is_changed_with_a_preview(dashboard: Dashboard) -> None:
     dashboard.tube("dead")
     dashboard.tube("mail", tasks=600)

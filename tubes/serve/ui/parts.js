@@ -141,22 +141,24 @@ export function OffsetPager({ offset, size, shown, total, onMove }) {
   return html`<${Pager} back=${back} more=${more}>${shown ? `${count(offset + 1)} to ${count(offset + shown)}` : "none"} of ${count(total)}<//>`;
 }
 
-// An input that reports its text when the user pauses. Until then it ignores changes of `value`.
+// An input that reports its text when the user pauses or leaves it. Until then it ignores changes of `value`.
 export function Search({ label, value = "", onChange, placeholder = "", type = "search" }) {
   const [typed, setTyped] = useState(null);
   const timer = useRef(0);
-  const onInput = (event) => {
-    const text = event.target.value;
-    setTyped(text);
+  const report = (text) => {
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => {
-      onChange(text);
-      setTyped(null);
-    }, 400);
+    onChange(text);
+    setTyped(null);
   };
+  const onInput = ({ target }) => {
+    setTyped(target.value);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(report, 400, target.value);
+  };
+  const flush = () => typed !== null && report(typed);
   useEffect(() => () => clearTimeout(timer.current), []);
   return html`<label class="field"><span>${label}</span><input type=${type} value=${typed ?? value}
-    placeholder=${placeholder} onInput=${onInput} spellcheck=${false} /></label>`;
+    placeholder=${placeholder} onInput=${onInput} onChange=${flush} onBlur=${flush} spellcheck=${false} /></label>`;
 }
 
 export function Choice({ label, value, options, onChange }) {
