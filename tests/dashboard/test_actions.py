@@ -200,6 +200,15 @@ def test_only_selected_tasks_are_changed(dashboard: Dashboard) -> None:
     ]
 
 
+def test_selected_task_that_is_deleted_meanwhile_is_not_counted(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail", tasks=2)
+    page = dashboard.open("tubes", "mail", "tasks")
+    page.get_by_label("all 2 on this page").check()
+    dashboard.api("DELETE", f"{path}/tasks/0")
+    page.get_by_role("group", name="Actions").get_by_role("button", name="Kick").click()
+    expect(page.get_by_role("heading", name="Kick: 1 task")).to_be_visible()
+
+
 def test_filter_counts_as_soon_as_its_input_is_left(dashboard: Dashboard) -> None:
     dashboard.tube("mail", tasks=12)
     page = dashboard.open("tubes", "mail", "tasks")

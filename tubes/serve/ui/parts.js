@@ -349,8 +349,7 @@ export function openBulk(namespace, tube, action, filters, onDone = () => {}) {
   const words = Object.entries(filters).map(([name, value]) => `${name} ${printable(value, 60)}`);
   const which = filters.ids ? "The selected tasks" : words.length ? `Tasks with ${words.join(", ")}` : "All tasks except done ones";
   const confirmed = isDanger && !filters.ids && !words.length ? tube : undefined;
-  const preview = (report, signal) =>
-    filters.ids ? Promise.resolve(filters.ids.length) : select(namespace, tube, { ...filters, action: "count" }, report, signal);
+  const preview = (report, signal) => select(namespace, tube, { ...filters, action: "count" }, report, signal);
   const submit = async (values, report, signal) => {
     report(0);
     const changed = await select(namespace, tube, { ...filters, action, with: values }, report, signal);
