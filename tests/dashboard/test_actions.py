@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode
 from collections.abc import Callable
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.dashboard.conftest import Dashboard
 from tests.support.served import Served, add_stray_key
@@ -279,7 +280,31 @@ def test_running_work_can_be_stopped(dashboard: Dashboard) -> None:
     expect(dialog.get_by_role("progressbar")).to_be_visible()
     dialog.get_by_role("button", name="Stop").click()
     expect(dialog).to_have_count(0)
-    expect(page.get_by_role("status").last).to_contain_text("Stopped after 0 tasks")
+    expect(page.get_by_role("status").last).to_contain_text("Stopped: a change may have been made.")
+
+
+def test_late_reply_to_a_stopped_change_touches_nothing(dashboard: Dashboard) -> None:
+    dashboard.tube("mail")
+    page = dashboard.open("tubes")
+    page.get_by_role("link", name="mail").click()
+    waiting: list[Route] = []
+    page.route(re.compile("force=1"), lambda route: waiting.append(route))
+    page.get_by_role("button", name="More…").click()
+    page.get_by_role("button", name="Drop", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("to confirm").fill("mail")
+    dialog.get_by_role("button", name="Drop the tube").click()
+    dialog.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("status").last).to_contain_text("a change may have been made")
+    page.get_by_role("button", name="Put a task").click()
+    dialog.get_by_label("Data").fill("[1")
+    waiting[0].fulfill(status=204)
+    page.wait_for_timeout(300)
+    expect(dialog.get_by_label("Data")).to_have_value("[1")
+    assert page.url.endswith("/tubes/mail")
+    page.go_back()
+    expect(page.get_by_role("heading", name="Tubes")).to_be_visible()
+    expect(dialog).to_have_count(0)
 
 
 def test_truncate_and_drop_need_the_name_of_the_tube(dashboard: Dashboard) -> None:

@@ -125,7 +125,7 @@ export async function select(namespace, tube, body, report, signal) {
     isFinished = Boolean(progress.finished);
     report?.(done);
   });
-  if (!isFinished) throw new Problem(0, `The work stopped after ${count(done)} tasks.`);
+  if (!isFinished) throw new Problem(0, `The work stopped after ${count(done)} or more tasks.`);
   return done;
 }
 

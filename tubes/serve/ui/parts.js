@@ -1,7 +1,7 @@
 // Parts of views: texts, links, charts, tables, messages and dialogs.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
-import { ago, call, copy, count, html, href, printable, refresh, select, store, useStore } from "./lib.js";
+import { access, ago, call, copy, count, html, href, printable, refresh, select, store, useStore } from "./lib.js";
 
 export const STATES = ["ready", "taken", "delayed", "buried"];
 
@@ -217,10 +217,14 @@ export async function callAndNotify(text, method, address, body) {
 // -- dialogs ----------------------------------------------------------------------------------------------------------
 
 const dialog = store(null);
+const closeDialog = () => dialog.set(null);
+// A dialog belongs to the view and to the token with which it was opened.
+addEventListener("hashchange", closeDialog);
+access.subscribe(closeDialog);
 
 export function Dialogs() {
   const form = useStore(dialog);
-  return form && html`<${Form} ...${form} close=${() => dialog.set(null)} />`;
+  return form && html`<${Form} ...${form} close=${closeDialog} />`;
 }
 
 function Modal({ title, close, children }) {
@@ -293,7 +297,8 @@ function Form({ title, text, fields = [], button, isDanger, confirmed, preview, 
       await submit(readFields(fields, values), report, signal);
       close();
     } catch (error) {
-      if (error.name === "AbortError") notify(`Stopped after ${count(done.current)} tasks, which stay changed.`);
+      const changed = done.current ? `${count(done.current)} or more tasks are changed` : "a change may have been made";
+      if (signal.aborted) notify(`Stopped: ${changed}.`);
       else setState({ error });
     } finally {
       refresh();
@@ -319,11 +324,12 @@ function Form({ title, text, fields = [], button, isDanger, confirmed, preview, 
 // Open a form that makes the call of `request(values)`, shows `message` like `callAndNotify`, also as a function of the
 // reply and the values, and goes to the address `next`.
 export function openForm({ message: text, request, next, ...form }) {
-  const submit = async (values) => {
-    notifyOf(text, await call(...(await request(values))), values);
+  const submit = async (values, report, signal) => {
+    const [method, address, body] = await request(values);
+    notifyOf(text, await call(method, address, body, { signal }), values);
     if (next !== undefined) location.hash = next;
   };
-  dialog.set({ submit, ...form });
+  if (dialog.get() === null) dialog.set({ submit, ...form }); // A late reply replaces no open dialog.
 }
 
 // -- actions on many tasks --------------------------------------------------------------------------------------------
