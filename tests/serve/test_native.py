@@ -293,6 +293,12 @@ def test_a_key_and_an_idempotency_key_add_a_task_once(http: httpx.Client) -> Non
     codes = [http.post("/tubes/mail/tasks", json={"data": d}, headers=headers).status_code for d in (1, 1, 2)]
     assert codes == [201, 200, 422]
     assert http.get("/tubes/mail").json()["tasks"]["ready"] == 2
+    for path, body in (("tasks/batch", {"items": [{"data": 1}]}), ("call", {"data": 1, "timeout": 0})):
+        refused = http.post(f"/tubes/mail/{path}", json=body, headers=headers)
+        assert (*problem(refused), refused.json()["option"]) == (400, "invalid-option", "Idempotency-Key")
+    http.delete("/tubes/mail/tasks/1")
+    again = http.post("/tubes/mail/tasks", json={"data": 2}, headers=headers)
+    assert (again.status_code, again.json()) == (200, {"id": 1, "state": "done"})
 
 
 def test_a_full_tube_refuses_or_waits_for_room(http: httpx.Client) -> None:

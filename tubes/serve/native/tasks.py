@@ -97,6 +97,11 @@ def _idempotency_key(call: Call) -> str | None:
     return None
 
 
+def _refuse_idempotency_key(call: Call, why: str) -> None:
+    if (key := _idempotency_key(call)) is not None:
+        raise InvalidOption(option="Idempotency-Key", value=key, rule=f"must be left out: {why}")
+
+
 @operation(
     "POST",
     "/tubes/{tube}/tasks/batch",
@@ -106,6 +111,7 @@ def _idempotency_key(call: Call) -> str | None:
 )
 async def put_batch(call: Call) -> Response:
     """Put many tasks, all or none. An error has the index of its item as `item`."""
+    _refuse_idempotency_key(call, "give each item a key instead")
     body = await call.body()
     items: list[Item[bytes]] = []
     trace = call.trace
@@ -136,6 +142,7 @@ async def put_batch(call: Call) -> Response:
 )
 async def call_handler(call: Call) -> Response:
     """Put a task, and wait up to `timeout` seconds for the return value of the handler of a Python worker."""
+    _refuse_idempotency_key(call, "each call runs the handler")
     body = await call.body()
     timeout = body.pop("timeout")
     data, options = shapes.data_of(body), shapes.put_options(body, call.trace)
