@@ -9,7 +9,9 @@ import httpx
 import pytest
 
 import tubes
+from tubes.aio.queue import AsyncQueueAdmin
 from tubes.serve import Grant, Tokens, create_app
+from tubes.serve.recent import Recent
 from tubes.values.worker_info import HandlerInfo, HeldTask, ScheduleInfo, WorkerInfo
 
 
@@ -59,3 +61,32 @@ async def test_workers_and_schedules_of_visible_tubes_are_listed(tmp_path: Path)
     report = {"name": "report", "tube": "mail.sweep", "schedule": "0 9 * * *", "last": None, "last_result": None}
     assert [one["name"] for one in workers[0]["schedules"]] == ["sweep"]
     assert schedules == [{**report, "next": 100, "workers": 1}, {**sweep, "next": 120, "workers": 2}]
+
+
+@pytest.mark.anyio
+async def test_only_tokens_with_the_same_grants_share_a_list_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = Tokens(tmp_path / "tokens.json")
+    texts = [tokens.create([Grant.read(f"look shop {name}")])[1] for name in ("mail", "mail", "other")]
+    reads, workers = 0, AsyncQueueAdmin.workers
+
+    async def count(admin: AsyncQueueAdmin) -> list[WorkerInfo]:
+        nonlocal reads
+        reads += 1
+        return await workers(admin)
+
+    monkeypatch.setattr(AsyncQueueAdmin, "workers", count)
+    async with tubes.aio.connect(codec="json") as queue, await queue.namespace("shop") as shop:
+        schedules = (ScheduleInfo("sweep", "mail", "every 60 s", 120),)
+        info = WorkerInfo("1", "web1", 7, 1.0, handlers=(HandlerInfo("send", ("mail",), 2),), schedules=schedules)
+        await (await shop.admin._workers_tube()).put(asdict(info))
+        app = create_app(queue, tokens=tokens)
+        app.service.recent = Recent(lambda: 0.0)  # type: ignore[misc]
+        found = dict[str, list[int]]()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a/v1/shop") as client:
+            for name in ("workers", "schedules"):
+                replies = [await client.get(f"/{name}", headers={"authorization": f"Bearer {one}"}) for one in texts]
+                found[name] = [len(reply.json()[name]) for reply in replies]
+    assert found == {"workers": [1, 1, 0], "schedules": [1, 1, 0]}
+    assert reads == 4

@@ -9,7 +9,7 @@ from typing import Final
 from starlette.responses import Response
 
 from tubes.errors import Facts, TubesError
-from tubes.serve.bodies import json_reply
+from tubes.serve.bodies import encode_reply
 from tubes.serve.namespaces import limit_time
 from tubes.serve.native import schemas
 from tubes.serve.native.operations import Call, Operation, operation
@@ -58,6 +58,12 @@ async def list_workers(call: Call) -> Response:
     `released`, `buried` and `lost` count the tasks of all tubes. `progress` and `note` of the last checkpoint are read
     for the 100 tasks that have been held longest.
     """
+    key = ("workers", call.token.grants)  # They determine which tubes are shown.
+    body = await call.service.recent.get(call.space.name, key, lambda: _read_workers(call))
+    return Response(body, 200, None, "application/json")
+
+
+async def _read_workers(call: Call) -> bytes:
     workers: list[Facts] = []
     held: list[tuple[HeldTask, Facts]] = []
     for info in await limit_time(call.space.queue, call.space.queue.admin.workers()):
@@ -79,7 +85,7 @@ async def list_workers(call: Call) -> Response:
         workers.append(dataclasses.asdict(info) | facts)
     held.sort(key=lambda one: one[0].since)
     await asyncio.gather(*(_add_progress(call, *one) for one in held[:_MAX_PROGRESS]))
-    return json_reply({"workers": workers})
+    return encode_reply({"workers": workers})
 
 
 async def _add_progress(call: Call, task: HeldTask, facts: Facts) -> None:
@@ -105,6 +111,12 @@ async def list_schedules(call: Call) -> Response:
 
     `workers`: the number of workers with the schedule. `last`: the last occurrence that one of them has handled.
     """
+    key = ("schedules", call.token.grants)
+    body = await call.service.recent.get(call.space.name, key, lambda: _read_schedules(call))
+    return Response(body, 200, None, "application/json")
+
+
+async def _read_schedules(call: Call) -> bytes:
     found: dict[tuple[str, str, str], list[ScheduleInfo]] = {}
     for worker in await limit_time(call.space.queue, call.space.queue.admin.workers()):
         for one in worker.schedules:
@@ -115,7 +127,7 @@ async def list_schedules(call: Call) -> Response:
         | {"next": min(one.next for one in same), "workers": len(same)}
         for same in found.values()
     ]
-    return json_reply({"schedules": sorted(schedules, key=lambda one: (one["next"], one["name"]))})
+    return encode_reply({"schedules": sorted(schedules, key=lambda one: (one["next"], one["name"]))})
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (list_workers, list_schedules)
