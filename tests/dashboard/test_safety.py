@@ -158,6 +158,15 @@ def test_another_token_shows_nothing_of_the_last_one(
         expect(create).to_be_visible()
 
 
+def test_token_that_may_not_look_keeps_its_connection(
+    make_dashboard: Callable[..., Dashboard], tokens: Tokens, guarded: Served
+) -> None:
+    with guarded:
+        _, only_put = tokens.create([Grant.read("put")], "sender")
+        page = make_dashboard(guarded.url, only_put).page
+        expect(page.locator(".connection")).to_have_text("not permitted")
+
+
 def test_service_without_tokens_never_asks_for_one(dashboard: Dashboard) -> None:
     page = dashboard.page
     page.goto(f"{dashboard.url}/ui/#token=100%")  # This is no valid encoding.

@@ -117,7 +117,7 @@ function Connection() {
   const left = isLost ? Math.max(Math.ceil((state - Date.now()) / 1000), 0) : 0;
   const text = isLost
     ? `The connection is lost${left ? `, next try in ${span(left)}` : ", trying again"}`
-    : { live: "live", connecting: "connecting", hidden: "paused" }[state];
+    : { live: "live", connecting: "connecting", hidden: "paused", forbidden: "not permitted" }[state];
   return html`<span class="connection ${isLost ? "lost" : state}" role="status">${text}</span>`;
 }
 

@@ -147,7 +147,7 @@ async function readParts(reply, separator, handle) {
 
 // -- the stream of samples --------------------------------------------------------------------------------------------
 
-// "live", "connecting", "hidden" (the page is in the background), or the time of the next try in milliseconds.
+// "live", "connecting", "hidden" (the page is in the background), "forbidden", or the time of the next try in milliseconds.
 export const connection = store("connecting");
 // Counters: a view gets its data again when the counter that it follows grows. All grow when this page changes
 // something, `ticks` also with the samples, and `minutes` once a minute.
@@ -206,13 +206,10 @@ export function follow(namespace) {
         await new Promise((resolve) => (wake = resolve));
         continue;
       }
-      try {
-        await listen();
-      } catch (error) {
-        if (error.status === 401 || error.status === 403) pause = LONGEST_PAUSE;
-      }
+      const { status } = await listen().catch((error) => error) ?? {};
       if (isOver || document.hidden) continue;
-      connection.set(Date.now() + pause);
+      if (status === 403) pause = LONGEST_PAUSE;
+      connection.set(status === 403 ? "forbidden" : Date.now() + pause);
       const timer = setTimeout(() => wake(), pause);
       await new Promise((resolve) => (wake = resolve));
       clearTimeout(timer);
