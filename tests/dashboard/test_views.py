@@ -164,7 +164,7 @@ def test_workers_and_schedules_are_listed(make_dashboard: Callable[..., Dashboar
             @worker.on(tube)
             def send(task: tubes.Task) -> None:
                 task.checkpoint(progress=0.5, note="half way")
-                stopped.wait(20)
+                stopped.wait(60)
 
             @worker.every(3600)
             def clean() -> None: ...
@@ -174,7 +174,7 @@ def test_workers_and_schedules_are_listed(make_dashboard: Callable[..., Dashboar
                 page = dashboard.open("workers")
                 row = page.locator("tbody tr")
                 expect(row).to_contain_text("mail")
-                expect(row).to_contain_text("half way")
+                expect(row).to_contain_text("half way", timeout=40_000)
                 page.get_by_role("link", name="Schedules", exact=True).click()
                 expect(page.locator("tbody tr")).to_contain_text("clean")
                 stopped.set()
