@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from multiprocessing.connection import Connection
 
 from tubes import TaskNotTaken
 from tubes.worker import ProcessTask, current_task
@@ -14,6 +15,11 @@ def sleep_long(task: ProcessTask) -> None:
     """Handle a task for an hour."""
     task.checkpoint(note="it sleeps")
     time.sleep(3600)
+
+
+def never_serve(pipe: Connection) -> None:
+    """Be a process that does not start to serve, until its parent ends."""
+    pipe.poll(3600)
 
 
 def count_on(limit: int, progress: float | None = None) -> int:

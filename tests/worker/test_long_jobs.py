@@ -13,13 +13,13 @@ import pytest
 
 import tubes
 from tests.soak.long_job import KINDS, STEP, run_job
-from tests.support.jobs import count_on, leave_a_thread, sleep_long
+from tests.support.jobs import count_on, leave_a_thread, never_serve, sleep_long
 from tests.worker.test_logs import lines as lines
 from tests.worker.test_worker_running import running
 from tubes import TaskCancelled
 from tubes.conformance.bench import eventually
 from tubes.drivers.entry import Loss
-from tubes.worker import Interrupted, Summary, Worker, current_task
+from tubes.worker import Interrupted, Summary, Worker, current_task, processes
 from tubes.worker.run import Run
 
 #: Timeout in seconds: processes start slowly on a busy machine.
@@ -124,6 +124,20 @@ def test_cancel_before_the_process_runs_prevents_the_handler(queue: tubes.Queue,
         task.cancel()
         ended(run, cancelled=1)
     assert tube.peek(task).note is None
+
+
+def test_cancel_does_not_wait_for_the_start_of_a_process(
+    queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_serve", never_serve)
+    monkeypatch.setattr(processes, "_START_TIMEOUT", 3600.0)
+    worker = Worker(queue)
+    worker.on(tube, sleep_long, process=True)
+    task = tube.put("a long job")
+    with running(worker) as run:
+        assert eventually(lambda: worker._run is not None and bool(worker._run._processes._all))
+        task.cancel()
+        ended(run, cancelled=1)
 
 
 def test_plain_handler_learns_of_a_cancel_at_its_next_checkpoint(queue: tubes.Queue, tube: tubes.Tube) -> None:

@@ -89,7 +89,7 @@ class Processes:
         self._lock: Final = threading.Lock()
         self._idle: Final[list[_Child]] = []
         self._all: Final[set[_Child]] = set()
-        # The child of each running call, None while it starts, and the calls whose child is to be killed.
+        # The child of each running call, None until it has one, and the calls whose child is to be killed.
         self._running: Final[dict[Take, _Child | None]] = {}
         self._killed: Final[set[Take]] = set()
         self._closed = False
@@ -115,11 +115,7 @@ class Processes:
                 self._killed.discard(take)
 
     def _call_in_child(self, target: Target, task: Task, take: Take, work: bytes) -> object:
-        child = self._send_to_child(work)
-        with self._lock:
-            self._running[take] = child
-            if take in self._killed:
-                child.process.kill()
+        child = self._send_to_child(take, work)
         ends = None if target.timeout is None else time.monotonic() + target.timeout
         try:
             is_good: bool | None = None
@@ -149,15 +145,16 @@ class Processes:
                 if (child := self._running[take]) is not None:
                     child.process.kill()
 
-    def _send_to_child(self, work: bytes) -> _Child:
+    def _send_to_child(self, take: Take, work: bytes) -> _Child:
         """Send the work to an idle child or a new one. Skips idle children that have died."""
         while True:
-            # Start the process under the lock, so that `close` finds it.
+            # Start the process under the lock, so that `close` and `kill` find it.
             with self._lock:
                 was_idle = bool(self._idle)
                 child = self._idle.pop() if was_idle else _Child()
                 self._all.add(child)
-                if self._closed:
+                self._running[take] = child
+                if self._closed or take in self._killed:
                     child.process.kill()
             try:
                 if not was_idle and child.receive(_START_TIMEOUT) is None:
