@@ -1,4 +1,4 @@
-"""All scripts that a server may get compile and contain each function once. `make check` lints them."""
+"""All scripts that a server may get compile, and define each function and shared variable once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from tests.support.scripts import DRIVERS, METHODS, methods_of
 from tubes.drivers import fifottl
 from tubes.redis.scripts.assembly import script
+from tubes.redis.scripts.lines import LUA
 from tubes.redis.scripts.replies import ANY
 
 
@@ -31,8 +32,13 @@ def test_a_script_compiles(name: str) -> None:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", DRIVERS)
-def test_a_script_has_each_function_once(name: str) -> None:
+def test_a_script_has_each_function_and_shared_variable_once(name: str) -> None:
     driver, settings = DRIVERS[name]
+    library = "".join(file.read_text() for file in (LUA / "lib").iterdir())
+    shared = {variable.encode() for variable in re.findall(r"^local (\w+)$", library, re.MULTILINE)}
+    assert shared
     for method in methods_of(driver):
-        defined = Counter(re.findall(rb"^local function (\w+)", script(method, driver, settings).text, re.MULTILINE))
+        text = script(method, driver, settings).text
+        defined = Counter(re.findall(rb"^local function (\w+)", text, re.MULTILINE))
+        defined.update(found for found in re.findall(rb"^local (\w+)$", text, re.MULTILINE) if found in shared)
         assert [found for found, times in defined.items() if times > 1] == [], method

@@ -18,6 +18,8 @@ ROOM_MAKERS: dict[str, Callable[[Bench, Task], object]] = {
     "delete": lambda bench, task: bench.tube.delete(task),
     "cancel": lambda bench, task: bench.tube.cancel(task),
     "truncate": lambda bench, task: bench.tube.truncate(),
+    "delete of a selection": lambda bench, task: bench.tube.select("taken").delete(),
+    "cancel of a selection": lambda bench, task: bench.tube.select("taken").cancel(),
 }
 
 

@@ -23,6 +23,8 @@ _FILES: Final = (
     *("failures", "fill", "lists", "kept", "filters", "respawn", "held", "ends", "holds", "checks"),
 )
 _NAMES: Final = re.compile(r"(?<![.\w])\w+")
+#: A declaration without a value: the script assigns the value later.
+_VARIABLE: Final = re.compile(r"local \w+")
 #: The scopes around a line, the outermost first: slow parts, each as the definition that contains it and its line
 #: there; or `library` and the definition in it.
 _Path: TypeAlias = tuple[tuple[str, int], ...]
@@ -91,7 +93,7 @@ class _Library:
 
     def _place(self, name: str, paths: set[_Path]) -> set[_Path]:
         first, *others = self._definitions[name]
-        constant = not others and len(_defined_names(first.text)) == 1
+        constant = not others and len(_defined_names(first.text)) == 1 and not _VARIABLE.fullmatch(first.text)
         # A nested scope sees the definitions of its parent; in `library` a copied constant is cheaper than an upvalue.
         scope = {path: 1 if constant and path[:1] == _SHARED else 0 for path in paths}
         paths = {path for path in paths if not any(path[:n] in paths for n in range(scope[path], len(path)))}
