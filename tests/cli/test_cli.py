@@ -364,7 +364,18 @@ def test_dry_run_shows_what_would_change(shell: Shell, dead_letters: tubes.Tube)
     (found,) = shell.json("cancel", "mail", "--reason", "late", "--limit", 1, "--dry-run")
     assert (found["dry_run"], found["cancelled"], [task["id"] for task in found["tasks"]]) == (True, 1, [5])
     shell("release", "mail", "--dry-run", code=Exit.NOTHING)
+    shell("kick", "mail", "--more-attempts", 0, "--dry-run", code=Exit.USAGE)
+    shell("move", "mail", "mail", "--dry-run", code=Exit.USAGE)
     assert dead_letters.statistics().tasks == {"ready": 1, "taken": 0, "delayed": 0, "buried": 7, "total": 8, "done": 0}
+
+
+@pytest.mark.parametrize("order", [[], ["--newest-first"]])
+def test_dry_run_shows_the_tasks_that_a_limit_selects(shell: Shell, dead_letters: tubes.Tube, order: list[str]) -> None:
+    (found,) = shell.json("delete", "mail", "--limit", 3, *order, "--dry-run")
+    shown = [task["id"] for task in found["tasks"]]
+    before = {task.id for task in dead_letters.select()}
+    shell("delete", "mail", "--limit", 3, *order)
+    assert sorted(shown) == sorted(before - {task.id for task in dead_letters.select()})
 
 
 def test_ids_and_filters_are_not_combined(shell: Shell, dead_letters: tubes.Tube) -> None:

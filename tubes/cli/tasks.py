@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -306,16 +306,19 @@ def _change(tube: tubes.Tube, wanted: Wanted, act: str, /, *, as_json_: bool, **
     """Change the selected tasks and print their number."""
     is_of_buried = act in _OF_BURIED or "reason" in wanted.filters
     filters: Facts = {"state": "buried"} | wanted.filters if is_of_buried else wanted.filters
-    found, states, past = tube.select(**filters), CHANGED_STATES[act], _PAST[act]
+    states, past = CHANGED_STATES[act], _PAST[act]
     if state := filters.get("state"):
         states = (check_state(state, states),)
     else:
         states = tuple(state for state in states if state is not tubes.State.DONE)
+    method = "move_to" if act == "move" else act
     if wanted.dry_run:
+        getattr(tube.select(**filters | {"limit": 0}), method)(**arguments)  # Check the arguments.
         others: Facts = {name: value for name, value in filters.items() if name != "state"}
         parts = [tube.select(state, **others) for state in states]
         changed = min(sum(part.count() for part in parts), filters.get("limit", math.inf))
-        first = list(islice(chain.from_iterable(parts), min(_PREVIEW_SIZE, changed)))
+        found = tube.select(**{name: value for name, value in filters.items() if name != "limit"})
+        first = list(islice((task for task in found if task.state in states), min(_PREVIEW_SIZE, changed)))
         if as_json_:
             print_json({"tube": tube.name, "dry_run": True, past: changed, "tasks": [*map(task_json, first)]})
         elif first:
@@ -328,8 +331,7 @@ def _change(tube: tubes.Tube, wanted: Wanted, act: str, /, *, as_json_: bool, **
             if not count and not wanted.yes:
                 raise Stop(f"tube {tube.name!r} has no {which} to {act}", Exit.NOTHING)
             require_confirmation(f"{act} {count} {which} of tube {tube.name!r}", yes=wanted.yes)
-        change = getattr(found, "move_to" if act == "move" else act)
-        changed = _run(partial(change, **arguments), f"{act} {tube.name}", past)
+        changed = _run(partial(getattr(tube.select(**filters), method), **arguments), f"{act} {tube.name}", past)
         to = {"to": arguments["tube"].name} if act == "move" else {}
         _print_result(as_json_, {"tube": tube.name, **to, past: changed}, str(changed))
     if not changed:
