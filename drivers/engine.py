@@ -1044,7 +1044,7 @@ class Engine:
             span = max(span, CANCELLED_KEPT)
             self.uses_time = True
         done = Done.of(entry, now, "cancelled", None, span)
-        done.extras = (entry.extras or NO_EXTRAS)._replace(reason=reason, keep_done=span)
+        done.extras = (entry.extras or NO_EXTRAS)._replace(reason=reason)
         if self.has_rate_limits:
             self._end_run(now, entry)
         self.tell_holder(entry, "cancel", reason)

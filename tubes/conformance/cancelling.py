@@ -109,7 +109,7 @@ class Cancelling(Bench):
         task = self.put_and_take(data="a long job", keep_done=keep_done)
         other = self.add_worker()
         done = other.tube.cancel(task.id, "not needed")
-        assert (done.why, done.attempts, done.keep_done) == ("cancelled", 1, max(keep_done, KEPT))
+        assert (done.why, done.attempts, done.keep_done) == ("cancelled", 1, keep_done or None)
         for method in ("ack", "release", "touch") if self.knows("ttr") else ("ack", "release"):
             with self.expect_error(TaskNotTaken):
                 getattr(self.tube, method)(task.id)
@@ -215,6 +215,16 @@ class Cancelling(Bench):
         self.tube.cancel(task, "not needed")
         new = self.tube.kick(task=task)
         assert (new.data, new.reason, new.cancelled, str(new.state)) == ("a long job", None, False, "ready")
+
+    def test_kick_of_a_task_that_was_cancelled_while_taken_keeps_its_keep_done(self) -> None:
+        cancels: list[Callable[[int], object]] = [self.tube.cancel, lambda _: self.tube.select("taken").cancel()]
+        for cancel in cancels:
+            for keep_done in (0, 10, 100):
+                task = self.put_and_take(keep_done=keep_done)
+                cancel(task.id)
+                self.tube.alter(keep_done=30)  # For other tasks.
+                assert self.tube.kick(task=task.id).keep_done == (keep_done or None)
+                self.tube.truncate()
 
 
 class Losses(Bench):

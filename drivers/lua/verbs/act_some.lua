@@ -1,8 +1,8 @@
 -- Change the selected tasks that have not changed since a caller saw them.
 -- ARGV  6 the change: kick, release, bury, delete or cancel, 7, 8 its arguments: for kick the new attempts and time to
---       live as `reset_kicked` takes them, for bury and cancel the reason, for cancel the minimum keep_done of a taken
---       task, in microseconds, 9… for each task its id, 'c' and the moment of its put, its state, its attempts and the
---       number of its take
+--       live as `reset_kicked` takes them, for bury and cancel the reason, for cancel for how long a taken
+--       task is kept at least, in microseconds, 9… for each task its id, 'c' and the moment of its put, its state, its
+--       attempts and the number of its take
 -- reply  for each task '1' if it was changed, '0' if not
 --#include begin
 if replayed then return replayed end
@@ -37,9 +37,9 @@ for n = 9, #ARGV, 5 do
 --#fast
   elseif task and act == 'cancel' then
 --#slow
-    if task.state == 't' then task.keep_done = math.max(task.keep_done or 0, ARGV[8] + 0) end  --#if KEEPS
     task.reason = ARGV[7] ~= '' and ARGV[7]
     write(task)
+    if task.state == 't' then task.keep_done = math.max(task.keep_done or 0, ARGV[8] + 0) end  --#if KEEPS
 --#move cancel
 --#fast
   elseif task then
