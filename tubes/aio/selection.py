@@ -179,8 +179,9 @@ class AsyncSelection(Generic[T]):
         In memory, in one folder and on one server each task moves in one step: whatever fails, it is in exactly one of
         the tubes. In a cluster, and from one store to another, 250 tasks at a time are
         first put into the other tube and then removed here; if a task has changed meanwhile, its copy is removed
-        instead. So no task is lost. If this program dies in between, or the connection is lost, up to 250 tasks may be
-        in both tubes; and if other programs take tasks meanwhile, a task may be taken from both. O(log n) per task.
+        instead. So no task is lost. If this call is interrupted or cancelled in between, or the connection is lost, up
+        to 250 tasks may be in both tubes; and if other programs take tasks meanwhile, a task may be taken from both.
+        O(log n) per task.
 
         Raises `OptionNotSupported` for an option that the driver of the other tube lacks, `DuplicateKey` for a key that
         is in use there, `TubeFull` if it has no room, and `CodecError` for data that its codec cannot encode. Tasks

@@ -313,7 +313,8 @@ def _change(tube: tubes.Tube, wanted: Wanted, act: str, /, *, as_json_: bool, **
         states = tuple(state for state in states if state is not tubes.State.DONE)
     method = "move_to" if act == "move" else act
     if wanted.dry_run:
-        getattr(tube.select(**filters | {"limit": 0}), method)(**arguments)  # Check the arguments.
+        nothing: Facts = filters | {"limit": 0}
+        getattr(tube.select(**nothing), method)(**arguments)  # Check the arguments.
         others: Facts = {name: value for name, value in filters.items() if name != "state"}
         parts = [tube.select(state, **others) for state in states]
         changed = min(sum(part.count() for part in parts), filters.get("limit", math.inf))
