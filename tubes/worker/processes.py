@@ -132,6 +132,7 @@ class Processes:
             self._end(child)
             raise
         with self._lock:
+            self._running[take] = None  # A late `kill` must not end the next call of this process.
             self._idle.append(child)
         if is_good:
             return result
