@@ -11,7 +11,7 @@ import pytest
 
 import tubes
 from tests.support.internals import port_of
-from tubes import InvalidOption, SessionNotFound, TaskNotTaken
+from tubes import InvalidOption, SessionNotFound, TaskCancelled, TaskNotTaken
 from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
@@ -83,6 +83,20 @@ def test_calls_by_lease_leave_no_fields_on_the_server(face: Face, url: str, valk
         others.statistics()
         fields = client.hkeys(key)
         assert not any(named in field for field in fields)
+
+
+def test_checkpoint_by_the_lease_of_an_ended_session_tells_of_a_cancel(face: Face, url: str) -> None:
+    queue, tube, task = take_one(face, url)
+    leases = task.lease, tube.take(timeout=0).lease
+    with face.connect(url) as other:
+        tube.cancel(task, "not needed")
+        queue.close()
+        others = other.tube("load")
+        with pytest.raises(TaskCancelled, match="not needed"):
+            others._checkpoint(leases[0], 1)
+        with pytest.raises(TaskNotTaken) as raised:
+            others._checkpoint(leases[1], 1)
+        assert raised.type is TaskNotTaken
 
 
 def test_restarted_service_can_use_its_old_leases(face: Face, url: str) -> None:
