@@ -97,22 +97,32 @@ def set_ttr(port: Port[F], task: object, span: int | None) -> F:
     return port.call("set_ttr", port.task_request(task, "" if span is None else span), changes=False)
 
 
-def checkpoint(port: Port[F], task: object, changes: Mapping[str, str]) -> Flow[F]:
+def checkpoint(port: Port[F], task: object, changes: Mapping[str, str]) -> F:
     """Store facts in the context of a held task, and renew it."""
     facts = [encode_text(word) for pair in reserved_names(changes).items() for word in pair]
     put = task_codec.put_of(task) if isinstance(task, TaskView) else ""  # pyright: ignore[reportUnknownArgumentType]
     show_task, words, lease = port.task_request(task, put, *facts)  # pyright: ignore[reportUnknownArgumentType]
 
+    def show(reply: Reply) -> F:
+        found = show_task(reply)
+        if found._state is State.DONE:
+            raise TaskCancelled(id=found.id, tube=port.shared.name, reason=found.reason)
+        return found
+
+    if lease is not None:
+        return port.run(_checkpoint_by_lease(port, (show, words, lease)))
+    return port.call("checkpoint", (show, words, lease), changes=False)
+
+
+def _checkpoint_by_lease(port: Port[F], request: Request[F]) -> Flow[F]:
+    show, words, lease = request
     reply = yield from port.run_script("checkpoint", words, lease=lease)
     if type(reply) is ErrorReply and reply.code == "SESSIONGONE":
         # The script does not run in a session that has ended: read the task in another one.
-        seen = yield from port.run_script("peek", (words[0], put, ""))
+        seen = yield from port.run_script("peek", (words[0], "", ""))
         if type(seen) is bytes and port.show(task_codec.parse(seen)).cancelled:
             reply = seen
-    found = show_task(reply)
-    if found._state is State.DONE:
-        raise TaskCancelled(id=found.id, tube=port.shared.name, reason=found.reason)
-    return found
+    return show(reply)
 
 
 def _refuse(port: Port[F], task: object, option: str) -> Flow[F]:

@@ -25,7 +25,7 @@ class TubePort(Port[F]):
     decline = ends.decline
     touch = ends.touch
     set_ttr = ends.set_ttr
-    checkpoint = flow_method(ends.checkpoint)
+    checkpoint = ends.checkpoint
     bury = ends.bury
     update = ends.update
     delete = ends.delete
