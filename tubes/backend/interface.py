@@ -74,6 +74,11 @@ class AnyConnection(Protocol):
     is_remote: bool
 
     @property
+    def is_read_only(self) -> bool:
+        """True if the connection cannot change the store: a folder opened with `mode=read`."""
+        ...
+
+    @property
     def codec(self) -> Codec | None:
         """The codec of new ports; None: data is stored unchanged."""
         ...

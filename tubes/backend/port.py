@@ -203,6 +203,11 @@ class ConnectionBase:
         """The namespace of the tubes; '' without one."""
         return self.store.namespace
 
+    @property
+    def is_read_only(self) -> bool:
+        """True if the connection cannot change the store: a folder opened with `mode=read`."""
+        return False
+
     def find_driver(self, name: str) -> Driver:
         """Return the driver of this name. Raises `DriverNotFound`."""
         return self.store.registry.find(name)

@@ -36,6 +36,11 @@ class Connection(MemoryConnection):
 
     store: DurableStore  # pyright: ignore[reportIncompatibleVariableOverride]
 
+    @property
+    @override
+    def is_read_only(self) -> bool:
+        return self.store.read_only
+
     @override
     def make_port(self, shared: SharedTube) -> CallPort:
         if self.store.read_only and shared.is_listed:

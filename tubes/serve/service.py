@@ -81,8 +81,8 @@ class Service:
         *,
         history: bool = False,
     ) -> None:
-        if getattr(getattr(queue._connection, "store", None), "read_only", False):
-            rights &= {"look"}  # A folder with mode=read.
+        if queue._connection.is_read_only:
+            rights &= {"look"}
         #: True in memory without a codec: data are objects, which are shown but not put, taken or changed.
         self.has_objects: Final = queue._connection.codec is None
         if self.has_objects and not rights.isdisjoint({"put", "take"}):
