@@ -114,7 +114,7 @@ def test_tube_that_exists_keeps_its_options(dashboard: Dashboard) -> None:
     assert dashboard.api("GET", "/tubes/mail")["options"]["max_attempts"] == 3
 
 
-def test_name_that_is_no_name_of_a_tube_shows_the_rule(dashboard: Dashboard) -> None:
+def test_invalid_name_of_a_tube_shows_the_rule(dashboard: Dashboard) -> None:
     page = dashboard.open("tubes")
     page.get_by_role("button", name="Create a tube").click()
     page.get_by_role("dialog").get_by_label("Name").fill("my tube")
@@ -122,7 +122,7 @@ def test_name_that_is_no_name_of_a_tube_shows_the_rule(dashboard: Dashboard) -> 
     expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("must be 1 to 255 characters")
 
 
-def test_options_that_are_no_object_change_nothing(dashboard: Dashboard) -> None:
+def test_options_that_are_not_an_object_change_nothing(dashboard: Dashboard) -> None:
     dashboard.tube("mail", max_attempts=3)
     page = dashboard.open("tubes", "mail")
     page.get_by_role("button", name="Options").click()

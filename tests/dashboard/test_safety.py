@@ -169,7 +169,7 @@ def test_token_that_may_not_look_keeps_its_connection(
 
 def test_service_without_tokens_never_asks_for_one(dashboard: Dashboard) -> None:
     page = dashboard.page
-    page.goto(f"{dashboard.url}/ui/#token=100%")  # This is no valid encoding.
+    page.goto(f"{dashboard.url}/ui/#token=100%")  # The encoding is invalid.
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("button", name="Sign out")).to_have_count(0)
     expect(page.get_by_role("heading", name="Tubes")).to_be_visible()

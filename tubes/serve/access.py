@@ -122,7 +122,7 @@ def _format_second(second: int) -> str:
 
 
 def _raw_prefix(path: str, prefix: str) -> str:
-    """Return the start of a path before `%` decoding that is `prefix` after it; `prefix` itself if there is none."""
+    """Return the start of the encoded path that decodes to `prefix`, or `prefix` itself."""
     if not prefix or path.startswith(f"{prefix}/"):
         return prefix
     ends = (match.start() for match in re.finditer("/|$", path))

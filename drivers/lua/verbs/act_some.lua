@@ -1,8 +1,8 @@
 -- Change the selected tasks that have not changed since a caller saw them.
 -- ARGV  6 the change: kick, release, bury, delete or cancel, 7, 8 its arguments: for kick the new attempts and time to
---       live as `reset_kicked` takes them, for bury and cancel the reason, for cancel for how long a taken
---       task is kept at least, in microseconds, 9… for each task its id, 'c' and the moment of its put, its state, its
---       attempts and the number of its take
+--       live as `reset_kicked` takes them, for bury and cancel the reason, for cancel the minimum microseconds for
+--       which a taken task is kept, 9… for each task its id, 'c' and the moment of its put, its state, its attempts and
+--       the number of its take
 -- reply  for each task '1' if it was changed, '0' if not
 --#include begin
 if replayed then return replayed end

@@ -1,5 +1,5 @@
 -- End a task in any state as cancelled.
--- ARGV  6, 7 as in find_any.lua, 9 the reason ('': none), 10 for how long a taken task is kept at least, in microseconds
+-- ARGV  6, 7 as in find_any.lua, 9 the reason ('': none), 10 the minimum microseconds for which a taken task is kept
 -- reply  the task as a kept done task; KEEP if a taken task must be kept, and the tube does not keep done tasks yet
 --#include begin
 --#include find_any
