@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tubes import CallFailed, InvalidOption, task_data
 from tubes.conformance.bench import eventually
 from tubes.values.task_data import TASKS
 from tubes.worker import Summary, Worker, processes
+from tubes.worker.in_flight import take_of
 from tubes.worker.processes import Processes
 
 #: Timeout in seconds: processes start slowly on a busy machine.
@@ -216,6 +218,35 @@ def test_closed_process_pool_refuses_calls(queue: tubes.Queue) -> None:
     (route,) = target._routes
     with pytest.raises(tubes.TubesError):
         processes.call(route.targets[0], task)
+
+
+@pytest.mark.parametrize("moment", ["before it begins", "as its handler returns"])
+def test_cancel_leaves_no_dying_process_to_other_tasks(
+    queue: tubes.Queue, tube: tubes.Tube, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    pool, worker = Processes(), Worker(queue)
+    worker.on("frames", crunch, process=True)
+    target = worker._routes[0].targets[0]
+    tube.put_many(["pid", "pid"])
+    other, cancelled = tube.take_many(2)
+    is_before = moment == "before it begins"
+    owner, name = (pool, "_send_to_child") if is_before else (processes._Child, "receive")
+    method = getattr(owner, name)
+
+    def cancel(*args: Any) -> Any:
+        reply = None if is_before else method(*args)
+        pool.kill(take_of(cancelled))
+        return method(*args) if is_before else reply
+
+    try:
+        idle = pool.call(target, other)
+        with monkeypatch.context() as patch, suppress(tubes.TubesError):
+            patch.setattr(owner, name, cancel)
+            assert pool.call(target, cancelled) == idle
+        assert [child.process.pid for child in pool._idle] == ([idle] if is_before else [])
+        assert (pool.call(target, other) == idle) is is_before
+    finally:
+        pool.close()
 
 
 BAD: list[Callable[[Worker], Any]] = [

@@ -131,9 +131,14 @@ class Processes:
         except BaseException:
             self._end(child)
             raise
+        # Decide and hand the child over in one step: a child that was killed, or still may be, serves no other call.
         with self._lock:
-            self._running[take] = None  # A late `kill` must not end the next call of this process.
-            self._idle.append(child)
+            is_killed = self._closed or take in self._killed
+            self._running[take] = None
+            if not is_killed:
+                self._idle.append(child)
+        if is_killed:
+            self._end(child)
         if is_good:
             return result
         raise result
@@ -151,12 +156,12 @@ class Processes:
         while True:
             # Start the process under the lock, so that `close` and `kill` find it.
             with self._lock:
+                if self._closed or take in self._killed:
+                    raise ProcessDied(how="its call was ended before it began")
                 was_idle = bool(self._idle)
                 child = self._idle.pop() if was_idle else _Child()
                 self._all.add(child)
                 self._running[take] = child
-                if self._closed or take in self._killed:
-                    child.process.kill()
             try:
                 if not was_idle and child.receive(_START_TIMEOUT) is None:
                     self._end(child)
