@@ -325,6 +325,38 @@ def test_changed_file_restarts_worker(url: str, folder: Path, queue: tubes.Queue
         assert wait_for_end(process)[0] == Exit.DONE
 
 
+def test_reload_leaves_running_tasks_their_grace(url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube) -> None:
+    pytest.importorskip("watchfiles")
+    jobs.put(("await", str(folder / "go")))
+    with supervisor(url, folder, "jobs:make", "--reload") as process:
+        (worker,) = started_pids(queue, 1)
+        assert process.stderr is not None
+        for change in ("# one", "# two"):
+            (folder / "jobs.py").write_text(PROGRAM + change)
+            assert any("jobs.py changed: the processes are restarted" in line for line in process.stderr)
+        process.terminate()
+        time.sleep(0.5)
+        assert is_alive(worker)
+        (folder / "go").touch()
+        assert wait_for_end(process)[0] == Exit.DONE
+    assert (jobs.statistics().calls["ack"], jobs.statistics().calls["release"]) == (1, 0)
+
+
+def test_change_during_a_failing_start_starts_the_program_again(
+    url: str, folder: Path, queue: tubes.Queue, jobs: tubes.Tube
+) -> None:
+    pytest.importorskip("watchfiles")
+    jobs.put(("sleep", 0))
+    slow = "import os, pathlib, time\npathlib.Path('begun').touch()\ntry: time.sleep(60)\nfinally: os._exit(2)"
+    (folder / "jobs.py").write_text(slow)
+    with supervisor(url, folder, "jobs:make", "--reload") as process:
+        assert any(eventually((folder / "begun").exists) for _ in range(10))
+        (folder / "jobs.py").write_text(PROGRAM)
+        assert started_pids(queue, 1)
+        process.terminate()
+        assert wait_for_end(process)[0] == Exit.DONE
+
+
 def test_missing_reload_extra_names_package_to_install(url: str, folder: Path) -> None:
     (folder / "watchfiles.py").write_text("raise ModuleNotFoundError('no watchfiles', name='watchfiles')")
     with supervisor(url, folder, "jobs:make", "--reload") as process:

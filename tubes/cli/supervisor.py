@@ -1,8 +1,8 @@
 """`tubes worker --processes` and `--reload`: a supervisor keeps worker processes running.
 
 Each child is a new interpreter, connected to the supervisor by a socket. The child sends `READY` when its worker
-starts. The supervisor sends one byte to stop the child, and a second one to end it without grace. If the supervisor
-dies, even by kill -9, the socket closes, and the child stops as if it had received the first byte.
+starts. The supervisor sends `_STOP` to stop the child, and `_NOW` to end it without grace. If the supervisor dies, even
+by kill -9, the socket closes, and the child stops as after `_STOP`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _log: Final = logging.getLogger("tubes.worker")
 #: Sent by a child when its worker starts.
 READY: Final = b"r"
 _STOP: Final = b"s"
+_NOW: Final = b"n"
 #: Delays before a child is restarted.
 _BACKOFF: Final = Backoff(0.5, cap=30)
 #: The supervisor gives up after this many deaths in a row, if the last child died before its worker started.
 _MAX_DEATHS: Final = 5
 #: A death after this many seconds of work starts a new row of deaths.
 _HEALTHY_TIME: Final = 10.0
-#: Seconds after the second stop byte before children are killed.
+#: Seconds after `_NOW` before children are killed.
 _KILL_DELAY: Final = 5.0
 #: Exit codes of children that ended normally.
 _CLEAN: Final = (Exit.DONE, Exit.CUT_OFF, Exit.AT_ONCE)
@@ -51,6 +52,8 @@ _PERMANENT: Final = (Exit.USAGE, Exit.NOT_FOUND)
 class _Child:
     process: Process
     socket: socket.socket
+    #: True once it was told to stop: it has not died then, whatever its exit code.
+    is_stopped: bool = False
 
     async def is_ready(self) -> bool:
         """Wait until the worker starts. Return False if the process ends before that."""
@@ -61,14 +64,14 @@ class _Child:
         exit_.cancel()
         if not message.done():
             message.cancel()
-            return False
-        with suppress(OSError):
-            return message.result() == READY
+        with suppress(OSError):  # Nothing was sent, or not yet read.
+            return (message.result() if message.done() else self.socket.recv(1)) == READY
         return False
 
-    def stop(self) -> None:
+    def stop(self, *, now: bool = False) -> None:
+        self.is_stopped = True
         with suppress(OSError):  # The process has ended.
-            self.socket.send(_STOP)
+            self.socket.send(_NOW if now else _STOP)
 
 
 class Supervisor:
@@ -124,7 +127,7 @@ class Supervisor:
                 if is_ready:
                     self._record(code)
                 return
-            if code in _CLEAN:
+            if code in _CLEAN or child.is_stopped:
                 deaths = 0
                 _log.info("%s; another one takes its place", name)
             elif self._changes is not None:
@@ -153,8 +156,8 @@ class Supervisor:
             process = await asyncio.create_subprocess_exec(*words, pass_fds=[other.fileno()])
         child = _Child(process, own)
         self._children.add(child)
-        for _ in range(self._stop_requests):
-            child.stop()
+        if self._stop_requests:
+            child.stop(now=self._stop_requests > 1)
         return child
 
     async def _sleep(self, seconds: float | None) -> None:
@@ -178,7 +181,7 @@ class Supervisor:
         self._wakeup.set()
         self._first_started.set()
         for child in self._children:
-            child.stop()
+            child.stop(now=self._stop_requests > 1)
         if self._stop_requests == 2:
             asyncio.get_running_loop().call_later(_KILL_DELAY, self._kill)
 
@@ -250,12 +253,12 @@ class SupervisorLink:
             self._socket.send(READY)
 
     def _listen(self) -> None:
-        requests = 0
+        request = b""
         with suppress(OSError):
-            while self._socket.recv(1):
-                requests += 1
-                self.stop(requests > 1)
-        if not requests:  # The supervisor has died.
+            while received := self._socket.recv(1):
+                request = received
+                self.stop(request == _NOW)
+        if not request:  # The supervisor has died.
             _log.warning("the supervisor has died, so this process stops")
             self.stop(False)
 
