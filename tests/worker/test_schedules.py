@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -78,6 +78,37 @@ def test_cron_line_uses_its_time_zone() -> None:
             datetime(2026, 1, 5, 7, 30, tzinfo=UTC),
             datetime(2026, 1, 6, 7, 30, tzinfo=UTC),
         ]
+
+
+class OneOffset(tzinfo):
+    """A zone as pytz has it: without `localize` a datetime has the offset that the zone had first."""
+
+    zone = "Europe/Vienna"
+
+    def utcoffset(self, _: datetime | None) -> timedelta:
+        return timedelta(hours=1, minutes=5)
+
+    def dst(self, _: datetime | None) -> timedelta:
+        return timedelta(0)
+
+    def tzname(self, _: datetime | None) -> str:
+        return "LMT"
+
+    def localize(self, moment: datetime) -> datetime:
+        raise NotImplementedError
+
+
+def test_zone_of_pytz_follows_the_clock_changes_of_its_place() -> None:
+    daily = Cron("0 9 * * *", OneOffset())
+    assert str(daily) == "0 9 * * * Europe/Vienna"
+    assert occurrences(daily, micros(2026, 10, 24, 12), 2) == [
+        datetime(2026, 10, 25, 8, tzinfo=UTC),
+        datetime(2026, 10, 26, 8, tzinfo=UTC),
+    ]
+    assert occurrences(daily, micros(2026, 10, 23, 12), 1) == [datetime(2026, 10, 24, 7, tzinfo=UTC)]
+    fixed = OneOffset()
+    fixed.zone = None  # type: ignore[assignment]  # As of `pytz.FixedOffset`.
+    assert occurrences(Cron("0 9 * * *", fixed), 0, 1) == [datetime(1970, 1, 1, 7, 55, tzinfo=UTC)]
 
 
 def test_daily_call_happens_once_on_days_of_clock_changes() -> None:

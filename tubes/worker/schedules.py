@@ -114,10 +114,14 @@ def latest(schedule: Schedule, after: int, until: int) -> int | None:
 
 
 def _zone(timezone: Any) -> tzinfo:
+    name = timezone
     if isinstance(timezone, tzinfo):
-        return timezone
+        # A zone of pytz has one offset all year: use the zone of the standard library that has its name.
+        name = getattr(timezone, "zone", None) if hasattr(timezone, "localize") else None
+        if name is None:
+            return timezone
     try:
-        return UTC if timezone == "UTC" else ZoneInfo(timezone)
+        return UTC if name == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
         rule = "must be a tzinfo, or a time zone that this machine knows, such as 'Europe/Vienna'"
         raise InvalidOption(option="timezone", value=timezone, rule=rule) from None
