@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import threading
 import time
@@ -119,6 +120,32 @@ def test_every_call_that_python_allows_is_accepted() -> None:
                 allowed += 1
                 task_data(function, *args, **kwargs)
     assert allowed > 20
+
+
+def send_with(function: Callable[..., str]) -> Callable[..., str]:
+    """A decorator that passes one more argument, and drops `dry`."""
+
+    @functools.wraps(function)
+    def wrapped(to: str, dry: bool = False) -> str:
+        return function(wrapped, to)
+
+    return wrapped
+
+
+@send_with
+def send_through(connection: object, to: str) -> str:
+    return f"to {to}"
+
+
+def test_decorator_decides_about_the_arguments(queue: tubes.Queue, enqueue: Callable[..., tubes.Task]) -> None:
+    worker = Worker(queue)
+    worker.task(send_through)
+    enqueue(send_through, "ann")
+    enqueue(send_through, "bob", dry=True)
+    queue.enqueue("send_through", "cid")
+    with pytest.raises(InvalidOption, match=r"send_through\(to, dry=False\): too many"):
+        enqueue(send_through, None, "ann", 1)
+    assert worker.run(burst=True) == Summary(acked=3)
 
 
 @pytest.mark.parametrize("bad", ["", None, 7, lambda: None, object()])

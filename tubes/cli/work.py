@@ -186,7 +186,7 @@ def _memory() -> int:
 def _make(target: str, factory: Callable[[tubes.Queue], object], queue: Callable[[], tubes.Queue]) -> Worker:
     """Call the program's function with the queue, and return its worker."""
     try:
-        inspect.signature(factory).bind(None)
+        inspect.signature(factory, follow_wrapped=False).bind(None)
     except TypeError as error:
         raise Stop(f"{target} must be a function of one argument, the queue: {error}", Exit.USAGE) from error
     except ValueError:  # The signature is unknown, as for some builtins.

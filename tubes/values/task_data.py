@@ -118,7 +118,7 @@ class TaskFunction:
 def _signature_of(function: Callable[..., object]) -> inspect.Signature | None:
     """Return the signature without annotations, which would make errors long; None: the function has none."""
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, follow_wrapped=False)  # A decorator may pass or drop arguments.
     except (TypeError, ValueError):
         return None
     parameters = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
