@@ -57,6 +57,16 @@ def test_all_forms_of_the_url_name_the_same_folder(tmp_path: Path, monkeypatch: 
         assert repr(queue) == f"<Queue file:{tmp_path}/a b>"
 
 
+def test_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with tubes.connect("file:~/a%20b") as queue, tubes.connect(f"file:{tmp_path}/home/a%20b") as same:
+        queue.create_tube("t").put(1)
+        assert same.tube("t").statistics().tasks["ready"] == 1
+    tubes.connect("file:./~/jobs").close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "~"]
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("url", ["file:", "file://", "file://jobs", "file://host/jobs", "file:jobs?wal=1", "file:a#b"])
 def test_a_url_that_names_no_folder_is_refused(url: str) -> None:

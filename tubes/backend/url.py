@@ -149,7 +149,7 @@ def _read_file(url: str) -> Place:
     settings = _parse_settings(parts.query, f"{_FILE}{parts.path}")
     text = _append_settings(f"{_FILE}{parts.path}", settings)
     try:
-        path = unquote_to_bytes(parts.path).decode()
+        path = os.path.expanduser(unquote_to_bytes(parts.path).decode())
     except UnicodeDecodeError:
         raise InvalidOption(option="url", value=text, rule="its path must be UTF-8 after %XX is decoded") from None
     if "\0" in path:
