@@ -15,7 +15,7 @@ import tubes
 from tests.worker.test_worker_running import running
 from tubes.conformance.bench import eventually
 from tubes.testing import ManualClock
-from tubes.worker import Bury, Retry, Worker
+from tubes.worker import Bury, Retry, Summary, Worker
 
 SECRET = "card 4711"
 
@@ -265,6 +265,43 @@ def test_worker_logs_its_handlers_its_tasks_and_its_summary(queue: tubes.Queue, 
     assert lines("the worker has ended") == [
         "INFO the worker has ended: 1 acked, 0 released, 0 buried, 0 lost, 0 cancelled, 0 cut off"
     ]
+
+
+def fail_at_length(task: Any) -> None:
+    raise ValueError(task.data[0] * task.data[1])
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("process", [False, True])
+@pytest.mark.parametrize("text", ["x", "x\n"])
+def test_long_error_is_cut_in_the_log(
+    queue: tubes.Queue, caplog: pytest.LogCaptureFixture, text: str, process: bool
+) -> None:
+    queue.create_tube("mail", max_attempts=1).put([text, 1_000_000])
+    worker = Worker(queue)
+    worker.on("mail", fail_at_length, process=process)
+    assert worker.run(burst=True) == Summary(buried=1)
+    assert "ValueError: x" in caplog.text
+    assert text == "x\n" or "in fail_at_length\n" in caplog.text
+    assert text == "x" or "\n[...]\n" in caplog.text
+    assert len(caplog.text) < 25_000
+    (error,) = (record.exc_info[1] for record in caplog.records if record.exc_info)
+    assert str(error) == text * 1_000_000  # A handler of the program gets the whole error.
+
+
+def test_reason_of_a_cancel_is_logged_in_one_line_and_cut(queue: tubes.Queue, lines: Any) -> None:
+    tube, worker = queue.create_tube("mail"), Worker(queue)
+
+    @worker.on("mail")
+    def cancel(task: tubes.Task) -> None:
+        tube.cancel(task, "wrong\nINFO " + "r" * 100_000)
+        task.checkpoint()
+
+    tube.put(SECRET)
+    assert worker.run(burst=True) == Summary(cancelled=1)
+    (line,) = lines("task 0")
+    assert ": wrong INFO rrr" in line
+    assert len(line) < 700
 
 
 def test_missing_tubes_are_logged_in_one_line(queue: tubes.Queue, lines: Any) -> None:

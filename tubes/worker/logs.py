@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import traceback
 from collections.abc import MutableMapping
@@ -10,6 +11,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 from typing_extensions import override
+
+
+#: Longest traceback of a record, in characters.
+_MAX_TRACE: Final = 20_000
+#: A line that is cut in longer ones.
+_LONG_LINE: Final = re.compile("(.{500}).+")
 
 
 class TaskName(str):
@@ -43,4 +50,20 @@ class _Log(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
-log: Final = _Log(logging.getLogger("tubes.worker"))
+class _ShortTraces(logging.Filter):
+    """Cuts long tracebacks: an error may quote megabytes, and have a note that repeats them."""
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and not record.exc_text:
+            text = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+            if len(text) > _MAX_TRACE:
+                text = _LONG_LINE.sub(r"\1...", text)
+                half = _MAX_TRACE // 2
+                record.exc_text = text if len(text) <= _MAX_TRACE else f"{text[:half]}\n[...]\n{text[-half:]}"
+        return True
+
+
+_logger: Final = logging.getLogger("tubes.worker")
+_logger.addFilter(_ShortTraces())
+log: Final = _Log(_logger)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 from tubes.drivers.options import Seconds, micros, seconds
-from tubes.errors import InvalidOption
+from tubes.errors import InvalidOption, cut
 from tubes.values.task import FINISHED, TaskView
 from tubes.worker.logs import TaskName, log
 
@@ -183,7 +183,7 @@ def log_verdict(
     else:
         event = "was sent back by its handler"
         level = logging.INFO if outcome in ("released", "deferred") else logging.WARNING
-    reason = "" if verdict.reason in (None, _RETRY_REASON) else f": {' '.join(str(verdict.reason).split())}"
+    reason = "" if verdict.reason in (None, _RETRY_REASON) else f": {one_line(str(verdict.reason))}"
     log.log(level, "%s %s, %s, %s%s", name_of(task), event, attempt, then, reason, exc_info=trace)
 
 
@@ -191,6 +191,11 @@ def reason_of(error: BaseException) -> str:
     """Describe an error in one line: `ValueError: no such address`."""
     name, message = type(error).__name__, _message_of(error)
     return f"{name}: {message}" if message else name
+
+
+def one_line(reason: str) -> str:
+    """Return a reason as a log line shows it, which another program may have chosen."""
+    return " ".join(cut(str, reason, _MAX_REASON).split())
 
 
 def _message_of(error: BaseException) -> str:

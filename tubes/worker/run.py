@@ -48,6 +48,7 @@ from tubes.worker.outcomes import (
     Verdict,
     log_verdict,
     name_of,
+    one_line,
     reason_of,
     trace_of,
     verdict_of,
@@ -384,7 +385,7 @@ class Run:
         elif outcome is None and entry.task._take == FINISHED:
             log.info("%s was finished by its handler", name_of(entry.task))
         elif outcome == "cancelled":
-            reason = f": {entry.loss.reason}" if entry.loss is not None and entry.loss.reason else ""
+            reason = f": {one_line(entry.loss.reason)}" if entry.loss is not None and entry.loss.reason else ""
             span = _format_span(time.monotonic() - entry.lost_at)
             log.info("%s was cancelled, its handler ended %s later%s", name_of(entry.task), span, reason)
         elif outcome == "lost" and (entry.verdict is None or entry.verdict.method == "ack"):
