@@ -159,16 +159,19 @@ def test_a_batch_is_consumed_up_to_its_count(api: httpx.Client) -> None:
 
 def test_a_bulk_keeps_the_text_of_each_element(api: httpx.Client) -> None:
     texts = ['"hello msg"', "123456", '{"msg": "success" }', '["foo","bar"]', "true", "1" * 5000, "1e999", '"\\ud800"']
-    reply = api.put("/q/bulk?ttl=10", content=f" [ {' , '.join(texts)} ]\n")
+    texts.append(b'"\xff"'.decode(errors="surrogateescape"))
+    content = f" [ {' , '.join(texts)} ]\n".encode(errors="surrogateescape")
+    reply = api.put("/q/bulk?ttl=10", content=content)
     assert reply.status_code == 201
     jobs = consume(api, count=10)
     assert [job["job_id"] for job in jobs] == reply.json()["job_ids"]
-    assert [data(job).decode() for job in jobs] == texts
+    assert [data(job).decode(errors="surrogateescape") for job in jobs] == texts
     for body in (b"", b"{}", b"[1", b"[1,]", b"[1 2]", b"[1]]", b"\xff", b"[NaN]", b"[" * 99_999, b"[,]"):
         reply = api.put("/q/bulk", content=body)
         assert reply.status_code == 400
         assert reply.json() == {"error": "request body should be an array of objects"}, body
-    for body, message in ((b"[]", "no jobs"), (json.dumps([1] * 65).encode(), "too many jobs")):
+    many = json.dumps([1] * 65).encode()
+    for body, message in ((b"[]", "no jobs"), (b" null\n", "no jobs"), (many, "too many jobs")):
         assert api.put("/q/bulk", content=body).json() == {"error": message}
     large = json.dumps(["x" * 2**20]).encode()
     assert api.put("/q/bulk", content=large).json() == {"error": "job too large"}
@@ -191,6 +194,9 @@ def test_attributes_are_returned_in_lower_case_and_cut(api: httpx.Client) -> Non
     api.put("/q", content=b"x", headers=attributes)
     found = [consume(api)["attributes"] for _ in range(3)]
     assert found == [None, {"color": "red", "my-" + "k" * 29: "x" * 128}, None]
+    for value in ("café".encode() + b"\xff", ("é" * 65).encode()[1:]):
+        api.put("/q", content=b"x", headers={b"Enable-Job-Version": b"YES", b"Job-Attr-U": value})
+    assert [consume(api)["attributes"]["u"] for _ in range(2)] == ["café\ufffd", "\ufffd" + "é" * 63 + "\ufffd"]
     many = {"Enable-Job-Version": "YES", **{f"Job-Attr-{n}": "x" for n in range(17)}}
     for path in ("/q", "/q/bulk"):
         assert api.put(path, content=b"[1]", headers=many).json() == {"error": "too many attributes, cannot exceed 16"}
@@ -309,6 +315,14 @@ def test_bad_requests_get_lmstfy_error_messages(
     assert (reply.status_code, reply.json()) == (status, {"error": message})
     if "q" * 256 not in path:
         assert api.get("/q/size").json()["size"] == 0
+
+
+def test_malformed_parameters_are_ignored(api: httpx.Client) -> None:
+    root = str(api.base_url).rstrip("/")
+    for query in ("ttl=1;tries=2", "ttl=%zz&tries=%", "tries=1&tries=x&;"):
+        assert api.put(f"{root}/q?{query}", content=b"x").status_code == 201
+        job = consume(api)
+        assert (job["ttl"], job["remain_tries"]) == (86_400, 0)
 
 
 def test_longest_allowed_names_are_accepted(api: httpx.Client) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final, TypeAlias
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -20,7 +20,7 @@ from tubes.errors import Facts, InvalidOption
 from tubes.serve.access import REPLY_TO_ERROR, is_from_browser, notes_of
 from tubes.serve.audit import record
 from tubes.serve.bodies import json_reply, parse_object, read_body
-from tubes.serve.lmstfy.calls import MAX_NAME, NAME, bad_request, error_reply, name_of, not_found
+from tubes.serve.lmstfy.calls import MAX_NAME, NAME, bad_request, error_reply, name_of, not_found, parse_query
 from tubes.serve.lmstfy.metrics import POOL
 from tubes.serve.lmstfy.metrics import Metrics as LmstfyMetrics
 from tubes.serve.metrics import MEDIA_TYPE, Metrics
@@ -52,8 +52,7 @@ class AdminCall:
         self.caller: Token = ANONYMOUS
         #: The arguments of a change, for the audit.
         self.arguments: Facts = {"token": _id_in(self.path)} if "token" in self.path else {}
-        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        self.query: Final = dict(reversed(pairs))
+        self.query: Final = parse_query(scope["query_string"])
         if self.query.get("pool", POOL) not in ("", POOL):
             raise bad_request("pool not found")
 
@@ -171,8 +170,7 @@ def _token_text(scope: Scope) -> str:
 async def _create(call: AdminCall) -> Response:
     """Create a token of a namespace, for the tubes of the administrator."""
     namespace = call.namespace
-    form = dict(reversed(parse_qsl((await call.body()).decode("latin-1"), keep_blank_values=True)))
-    parameters = {**call.query, **form}
+    parameters = {**call.query, **parse_query(await call.body())}
     if not parameters.get("description"):
         raise bad_request("invalid description")
     text = parameters.get("token") or None

@@ -31,6 +31,7 @@ Handler: TypeAlias = "Callable[[Call], Awaitable[Response]]"
 NAME: Final = re.compile(r"[-_A-Za-z0-9]+")
 _NAMES: Final = re.compile(r"[-_,A-Za-z0-9]+")
 MAX_NAME: Final = 255
+_MALFORMED: Final = re.compile(";|%(?![0-9A-Fa-f]{2})")
 _DRIVER: Final = "fifottl"
 #: The default ttr, in seconds.
 TTR: Final = 120
@@ -54,6 +55,12 @@ def error_reply(error: BaseException, path: str) -> Response:
     if isinstance(error, TubesError) and status < 500:
         return json_reply({"error": str(error)}, status)
     return json_reply({"error": "internal error"}, status)
+
+
+def parse_query(text: bytes) -> dict[str, str]:
+    """Parse a query or a form; the first of repeated parameters counts. As in Go, malformed parameters are ignored."""
+    pairs = [pair for pair in text.decode("latin-1").split("&") if not _MALFORMED.search(pair)]
+    return dict(reversed(parse_qsl("&".join(pairs), keep_blank_values=True)))
 
 
 def name_of(handler: Any) -> str:
@@ -214,8 +221,7 @@ class Endpoint:
         namespace, queues = path["namespace"], path["queue"]
         is_multi = right == "take" and "job" not in path
         _check_names(namespace, queues, is_multi=is_multi)
-        # Reversed, so that the first of repeated parameters counts.
-        query = dict(reversed(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)))
+        query = parse_query(scope["query_string"])
         token = self._authenticate(scope, query)
         _check_right(token, right, namespace, filter(None, queues.split(",")))
         space = await self._service.namespaces.get(namespace)

@@ -29,7 +29,7 @@ _MAX_JOBS: Final = 100
 _MAX_QUEUES: Final = 100
 _MAX_ATTRIBUTES: Final = 16
 _ATTRIBUTE_PREFIX: Final = b"job-attr-"
-#: Maximum characters of the name and of the value of an attribute; longer ones are cut.
+#: Maximum bytes of the name and of the value of an attribute; longer ones are cut.
 _MAX_ATTRIBUTE_NAME: Final = 32
 _MAX_ATTRIBUTE_VALUE: Final = 128
 _NOT_A_LIST: Final = "request body should be an array of objects"
@@ -99,8 +99,8 @@ def _attributes(call: Call) -> dict[str, str]:
         if name == b"enable-job-version":
             enabled = value.upper() == b"YES"
         elif name.startswith(_ATTRIBUTE_PREFIX) and value:
-            attribute = name[len(_ATTRIBUTE_PREFIX) :].decode("latin-1")[:_MAX_ATTRIBUTE_NAME]
-            attributes.setdefault(attribute, value.decode("latin-1")[:_MAX_ATTRIBUTE_VALUE])
+            attribute = name.removeprefix(_ATTRIBUTE_PREFIX)[:_MAX_ATTRIBUTE_NAME].decode(errors="replace")
+            attributes.setdefault(attribute, value[:_MAX_ATTRIBUTE_VALUE].decode(errors="replace"))
     if enabled and len(attributes) > _MAX_ATTRIBUTES:
         raise bad_request(f"too many attributes, cannot exceed {_MAX_ATTRIBUTES}")
     return attributes if enabled else {}
@@ -111,9 +111,14 @@ _decoder: Final = json.JSONDecoder(parse_float=str, parse_int=str, parse_constan
 
 
 def _elements(body: bytes) -> list[bytes]:
-    """Return the elements of a JSON array, each as its original text. Raise `HTTPException` if there are too many."""
+    """Return the elements of a JSON array, each as its original text. Raise `HTTPException` if there are too many.
+
+    As in Go, null is an empty array, and strings may have bytes that are not UTF-8.
+    """
+    if body.strip(b" \t\n\r") == b"null":
+        return []
+    text = body.decode(errors="surrogateescape")
     try:
-        text = body.decode()
         elements: list[bytes] = []
         position = _skip(text, 0)
         if text[position] != "[":
@@ -121,7 +126,7 @@ def _elements(body: bytes) -> list[bytes]:
         position = _skip(text, position + 1)
         while elements or text[position] != "]":
             _, end = _decoder.raw_decode(text, position)
-            elements.append(text[position:end].encode())
+            elements.append(text[position:end].encode(errors="surrogateescape"))
             position = _skip(text, end)
             if text[position] == "]":
                 break
