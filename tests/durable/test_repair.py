@@ -343,6 +343,23 @@ def test_invalid_rows_are_reported_and_repaired(folder: Path, harm: str, kind: s
         assert tube.take(0) is not None
 
 
+@pytest.mark.parametrize(("old", "new"), [("crc)", "crb)"), ("result, until", "resulu, until")])
+def test_damaged_definition_of_a_table_is_named_and_repaired(folder: Path, old: str, new: str) -> None:
+    before = stored_data(folder)
+    file = folder / "tubes.db"
+    content = file.read_bytes()
+    at = content.index(old.encode())
+    file.write_bytes(content[:at] + new.encode() + content[at + len(new) :])
+    (found, *_) = examine(folder, "url")
+    assert found.kind == "file"
+    assert found.examples
+    checked = CliRunner().invoke(app, ["check", "--url", f"file:{folder}"])
+    assert (checked.exit_code, "the file of the store is damaged" in checked.stdout) == (8, True)
+    repair(folder, "url")
+    assert examine(folder, "url") == []
+    assert stored_data(folder) == before
+
+
 @pytest.mark.sample(7)
 @pytest.mark.parametrize("seed", range(16))
 def test_readable_tasks_of_a_damaged_file_are_saved(folder: Path, seed: int) -> None:

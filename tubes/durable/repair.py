@@ -104,7 +104,12 @@ def _load(place: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
         copy(place, file, damaged=True)
         messages = [text for (text,) in file.execute(f"PRAGMA integrity_check({_EXAMPLES})")]
         if messages == ["ok"]:
-            return file, _missing_tasks(file, 0, 0)
+            with closing(_create_database()) as intact:
+                intact.executescript(SCHEMA)
+                changed = _definitions(intact) - _definitions(file)
+            if not changed:
+                return file, _missing_tasks(file, 0, 0)
+            messages = [f"the definition of table {name} is damaged" for name, _ in sorted(changed)]
         wrong = [line for text in messages for line in text.splitlines() if not line.startswith("***")]
         image = file.serialize()
         image += read_image(place)[len(image) :]  # The header may have too small a number of pages.
@@ -123,6 +128,11 @@ def _load(place: Path, url: str) -> tuple[sqlite3.Connection, list[Problem]]:
         *_missing_tasks(file, pages.lost_pages, pages.lost_cells),
     ]
     return file, found
+
+
+def _definitions(file: sqlite3.Connection) -> set[tuple[str, str]]:
+    """Return the names of the tables with the texts that created them."""
+    return set(file.execute("SELECT name, sql FROM sqlite_schema WHERE type='table'"))
 
 
 def _create_database() -> sqlite3.Connection:
