@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import tomllib
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -112,6 +115,32 @@ def test_service_without_tokens_refuses_cross_site_requests(memory_service: Serv
         assert (reply.status_code, reply.json()["title"]) == (403, "forbidden")
     for host in ("localhost", "[::1]:7777", "127.0.0.1"):
         assert memory_service.client.get("/v1/_/tubes", headers={"host": host}).status_code == 200
+
+
+def test_blanks_around_header_values_are_ignored(memory_service: Served) -> None:
+    client = http.client.HTTPConnection("127.0.0.1", memory_service.port, timeout=30)
+
+    def request(method: str, path: str, body: str = "", **headers: str) -> tuple[int, Any]:
+        client.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        reply = client.getresponse()
+        return reply.status, json.loads(reply.read())
+
+    tube = f"/v1/{uuid4().hex}/tubes/mail"
+    assert request("PUT", tube)[0] == 201
+    puts = [request("POST", f"{tube}/tasks", '{"data":1}', Idempotency_Key=key) for key in ("abc", "abc ", " abc \t")]
+    assert [status for status, _ in puts] == [201, 200, 200]
+    queue = f"/api/{uuid4().hex}/q"
+    request("PUT", queue, "x", Enable_Job_Version="YES ", Job_Attr_U="a\t ")
+    assert request("GET", queue)[1]["attributes"] == {"u": "a"}
+    client.close()
+
+
+def test_wrong_method_is_a_problem_on_every_path(memory_service: Served) -> None:
+    for path in ("/", "/ui", "/ui/", "/ui/app.js", "/health/live", "/version", "/openapi.json", "/metrics", "/v1"):
+        reply = memory_service.client.post(path)
+        assert (reply.status_code, reply.headers["content-type"]) == (405, "application/problem+json"), path
+        assert reply.json()["type"] == "/problems/method-not-allowed"
+        assert "GET" in reply.headers["allow"], path
 
 
 def test_a_queue_without_a_codec_is_refused() -> None:

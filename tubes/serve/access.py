@@ -156,14 +156,16 @@ class Access:
         raw: bytes | None = scope.get("raw_path")
         path: str = quote(scope["path"]) if raw is None else raw.partition(b"?")[0].decode("ascii", "replace")
         request_id = b""
-        for name, value in scope["headers"]:
+        headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]  # Not all servers strip the end.
+        for name, value in headers:
             if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
                 request_id = value
         request_id = request_id or secrets.token_hex(8).encode()
         notes: Facts = {}
         prefix = _raw_prefix(path, scope.get("root_path", ""))
-        own: Facts = {"path": path, "root_path": prefix, "path_params": {}, "endpoint": None}
-        inner: Scope = {**scope, **own, NOTES: notes, BODIES: self._bodies}
+        own: Facts = {"path": path, "root_path": prefix, "path_params": {}, "endpoint": None, "headers": headers}
+        # With an `app`, routes raise an error for a wrong method; otherwise they would reply with plain text.
+        inner: Scope = {**scope, **own, "app": self._app, NOTES: notes, BODIES: self._bodies}
         status, size = 0, 0
 
         async def send_noting(message: Message) -> None:
