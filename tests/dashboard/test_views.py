@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -106,6 +107,21 @@ def test_task_shows_its_facts_and_its_data(dashboard: Dashboard) -> None:
         expect(facts).to_contain_text(text)
     expect(page.locator("pre")).to_contain_text('"to": "ann"')
     expect(page.locator("ol.timeline")).to_contain_text("its take ends")
+
+
+def test_numbers_of_results_and_saved_values_are_shown_as_they_are(dashboard: Dashboard) -> None:
+    path = dashboard.tube(tasks=2, keep_done=60)
+    value = '{"id":12345678901234567890,"part":1.0}'
+    for id in range(2):
+        task = dashboard.http.post(f"{path}/take", json={"ttr": 60}).json()["tasks"][0]
+        lease = json.dumps(task["lease"])
+        if id:
+            dashboard.http.post("/leases/checkpoint", content=f'{{"lease":{lease},"saved":{value}}}')
+        else:
+            dashboard.http.post("/leases/ack", content=f'{{"leases":[{lease}],"results":[{value}]}}')
+        page = dashboard.open("tubes", "mail", "tasks", id)
+        expect(page.locator("pre")).to_have_count(2)
+        expect(page.locator("pre").nth(1)).to_have_text('{\n  "id": 12345678901234567890,\n  "part": 1.0\n}')
 
 
 def test_large_numbers_in_data_are_shown_as_they_are(dashboard: Dashboard) -> None:

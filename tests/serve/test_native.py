@@ -655,6 +655,20 @@ def test_preview_shows_the_start_of_the_data(http: httpx.Client) -> None:
     assert (base64.b64decode(task["preview_base64"]), task["size"]) == (b"\xff\x00", 6)
 
 
+def test_previews_of_results_and_saved_values_are_their_texts(http: httpx.Client) -> None:
+    value = '{"id":12345678901234567890,"part":1.0}'
+    put(http, 1, keep_done=60)
+    saved = put(http, 2)
+    first, second = take(http, limit=2)
+    http.post("/leases/ack", content=f'{{"leases":["{first["lease"]}"],"results":[{value}]}}')
+    http.post("/leases/checkpoint", content=f'{{"lease":"{second["lease"]}","saved":{value},"note":"n"}}')
+    for id, kind in ((0, "result"), (saved, "saved")):
+        task = http.get(f"/tubes/mail/tasks/{id}", params={"preview": 9}).json()
+        assert kind not in task
+        assert (task[f"{kind}_preview"], task[f"{kind}_size"], task["preview"]) == (value[:9], len(value), str(id + 1))
+        assert f'"{kind}":{value}' in http.get(f"/tubes/mail/tasks/{id}").text
+
+
 def test_selections_count_and_change_tasks(http: httpx.Client) -> None:
     for _ in range(3):
         http.post("/tubes/mail/tasks/batch", json={"items": [{"data": {"to": "ann"}}] * 400})

@@ -52,6 +52,15 @@ _text: Final = json.encoder.encode_basestring_ascii
 _CANCELLED: Final = ',"cancelled":true'
 STATES: Final = ("ready", "taken", "done", "buried", "delayed")
 STATE: Final = one_of(*STATES)
+_PREVIEWS: Final[Fields] = {
+    prefix + name: schema
+    for prefix in ("", "result_", "saved_")
+    for name, schema in (
+        ("preview", {**TEXT, "description": "In place of the value: its first bytes as stored, as text."}),
+        ("preview_base64", {**TEXT, "description": "The first bytes of a value that is not UTF-8."}),
+        ("size", {**INTEGER, "description": "The size of the value in bytes, sent with a preview."}),
+    )
+}
 #: A task in a reply. Its data is `data` if it is JSON, else `data_base64`.
 TASK: Final[Schema] = object_schema(
     {
@@ -70,9 +79,7 @@ TASK: Final[Schema] = object_schema(
         "expires": nullable(MOMENT),
         "data": ANY,
         "data_base64": TEXT,
-        "preview": {**TEXT, "description": "In place of the data: its first bytes, as text."},
-        "preview_base64": {**TEXT, "description": "The first bytes of data that are not UTF-8."},
-        "size": {**INTEGER, "description": "The size of the data in bytes, sent with a preview."},
+        **_PREVIEWS,
         "lease": TEXT,
         "ended": MOMENT,
         "why": one_of("ack", "delete", "ttl", "cancelled"),
@@ -86,11 +93,15 @@ TASK: Final[Schema] = object_schema(
         "note": TEXT,
         "cancelled": {**FLAG, "description": "True if the task was cancelled; otherwise the member is missing."},
     },
-    *("data", "data_base64", "preview", "preview_base64", "size", "lease", "ended", "why", "result", "result_base64"),
-    *("saved", "progress", "note", "cancelled"),
+    *("data", "data_base64", "lease", "ended", "why", "result", "result_base64"),
+    *("saved", "progress", "note", "cancelled", *_PREVIEWS),
 )
 #: The query parameter of a preview.
-PREVIEW: Final = {**integer(1), "description": "Send only this many bytes of the data, as `preview`, and its `size`."}
+PREVIEW: Final = {
+    **integer(1),
+    "description": "Send only this many bytes of the data, as the text `preview`, and its `size`. Likewise "
+    "`result_preview`, `result_size`, `saved_preview` and `saved_size`.",
+}
 #: The filters of `Tube.select`.
 FILTERS: Final[Fields] = {
     "state": {**STATE, "description": "The default is any state except done."},
@@ -223,27 +234,30 @@ def moment(text: str) -> datetime:
 def task_json(call: Call, task: AsyncTask, *, leased: bool = False, preview: int | None = None) -> bytes:
     """Return a task as JSON. Its data is parsed only to check that it is JSON, and is sent unchanged.
 
-    `preview`: at most this many bytes of the data are sent, as text.
+    `preview`: at most this many bytes of the data, the result and the saved value are sent, as text. So a program that
+    rounds large numbers can show them.
     """
-    members = facts_json(task)[:-1]
+    members = facts_json(task, preview)[:-1]
     if leased:
         members += f',"lease":"{call.service.leases.sign(call.space.name, task.lease)}"'
     elif task.ended is not None:
         members += f',"ended":{task.ended},"why":"{task.why}"'
         if task.result is not None:
-            members += f",{bytes_json('result', task.result).decode()}"
-    data = bytes_json("data", task.data) if preview is None else _preview_json(bytes_of(task.data), preview)
-    return b"%b,%b}" % (members.encode(), data)
+            members += f",{_value_json('result', task.result, preview).decode()}"
+    return b"%b,%b}" % (members.encode(), _value_json("data", task.data, preview))
 
 
-def _preview_json(data: bytes, limit: int) -> bytes:
-    """Return the start of the data as a member of a JSON object, and the size of the data."""
+def _value_json(name: str, value: object, limit: int | None) -> bytes:
+    """Return a value as members of a JSON object: with a limit only its start as text, and its size."""
+    if limit is None:
+        return bytes_json(name, value)
+    data, prefix = bytes_of(value), "" if name == "data" else f"{name}_"
     try:
         # The cut may be within a character.
-        member = f'"preview":{_text(_UTF_8().decode(data[:limit], len(data) <= limit))}'
+        member = f'preview":{_text(_UTF_8().decode(data[:limit], len(data) <= limit))}'
     except UnicodeDecodeError:
-        member = f'"preview_base64":"{b64encode(data[:limit]).decode()}"'
-    return f'{member},"size":{len(data)}'.encode()
+        member = f'preview_base64":"{b64encode(data[:limit]).decode()}"'
+    return f'"{prefix}{member},"{prefix}size":{len(data)}'.encode()
 
 
 def bytes_of(value: object) -> bytes:
@@ -266,7 +280,7 @@ def bytes_json(name: str, value: object) -> bytes:
     return b'"%b":%b' % (name.encode(), data)
 
 
-def facts_json(task: AsyncTask) -> str:
+def facts_json(task: AsyncTask, preview: int | None = None) -> str:
     """Return a task without its data, as JSON. It is formatted by hand, since this is most of the cost of a take."""
     utube, key, reason, due, expires = task.utube, task.key, task.reason, task.due, task.expires
     context, extras = task.context, task._extras
@@ -278,15 +292,18 @@ def facts_json(task: AsyncTask) -> str:
         f',"context":{encode_reply(context).decode() if context else "{}"}'
         f',"reason":{"null" if reason is None else _text(reason)},"created":{task.created!r}'
         f',"due":{"null" if due is None else repr(due)},"expires":{"null" if expires is None else repr(expires)}'
-        f"{_checkpoint_json(task) if extras is not None and extras.context else ''}"
+        f"{_checkpoint_json(task, preview) if extras is not None and extras.context else ''}"
         f"{_CANCELLED if task.cancelled else ''}}}"
     )
 
 
-def _checkpoint_json(task: AsyncTask) -> str:
+def _checkpoint_json(task: AsyncTask, preview: int | None) -> str:
     """Return the members that the last checkpoint stored: saved, progress and note."""
-    facts = {"saved": task.saved, "progress": task.progress, "note": task.note}
-    return "".join(f',"{name}":{encode_reply(fact).decode()}' for name, fact in facts.items() if fact is not None)
+    saved, facts = task.saved, {"progress": task.progress, "note": task.note}
+    members = [f'"{name}":{encode_reply(fact).decode()}' for name, fact in facts.items() if fact is not None]
+    if saved is not None:
+        members.append(_value_json("saved", encode_reply(saved), preview).decode())
+    return "".join(f",{member}" for member in members)
 
 
 def overview_json(call: Call, name: str, overview: Overview) -> dict[str, object]:

@@ -118,16 +118,19 @@ export function Task({ namespace, name, tube, id }) {
   const workers = useGet(isTaken ? [namespace, "workers"] : null, {}, changes);
   const holds = (worker) => worker.tasks.some((held) => held.tube === name && String(held.id) === id);
   const holder = isTaken ? workers.data?.workers.find(holds) : undefined;
-  const json = (title, value) => value !== undefined && html`<${Data} title=${title} text=${JSON.stringify(value)} />`;
+  // Values come as text, since JavaScript would round large numbers. `kind`: the prefix of the members of a value.
+  const value = (task, title, kind) => {
+    const [text, base64, size] = ["preview", "preview_base64", "size"].map((name) => task[kind + name]);
+    return size !== undefined && html`<${Data} title=${title} text=${text} base64=${base64} size=${size}
+      onAll=${!isAll && size > PREVIEW && (() => setAll(true))} />`;
+  };
   return html`<${Loaded} state=${state}>${(task) => html`
     <div class="head"><h2>Task ${task.id} <${Badge} kind=${task.state}>${task.state}<//></h2>
       <div class="tools"><${TaskActions} segments=${segments} task=${task} tube=${tube}
         isWhole=${isAll || task.size <= PREVIEW} /></div></div>
     <div class="charts"><section><h3>Facts</h3><${Facts} task=${task} holder=${holder} /></section>
       <section><h3>Times</h3><${Timeline} task=${task} /></section></div>
-    <${Data} title="Data" text=${task.preview} base64=${task.preview_base64} size=${task.size}
-      onAll=${!isAll && task.size > PREVIEW && (() => setAll(true))} />
-    ${json("Result", task.result ?? task.result_base64)}${json("Saved for the next attempt", task.saved)}`}<//>`;
+    ${value(task, "Data", "")}${value(task, "Result", "result_")}${value(task, "Saved for the next attempt", "saved_")}`}<//>`;
 }
 
 function Facts({ task, holder }) {
