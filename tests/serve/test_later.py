@@ -122,6 +122,21 @@ async def test_query_shows_task_until_delete_removes_it(later: Served) -> None:
         assert (await post(later, "/query", id=other)).status_code == 404
 
 
+def test_create_reads_json_like_go(later: Served) -> None:
+    start = b'{"callback": "http://127.0.0.1:1/", "delay": 100, '
+    text = b'"content": "a\\ud800b\\udc00\xff\\ud83d\\ude00"'
+    odd = [text, b'"x": "\\ud800"', b'"\\udc00": 1', b'"x": "\xff"', b'"x": ' + b"1" * 5000, b'"x": 1e999']
+    odd += [b'"x": ' + b"[" * 500 + b"]" * 500, b'"content": "b", "Content": "a"']
+    created = [later.client.post("/create", content=start + member + b"}") for member in odd]
+    assert [reply.status_code for reply in created] == [200] * len(odd)
+    contents = [later.client.post("/query", json=created[at].json()).json()["content"] for at in (0, -1)]
+    assert contents == ["a\ufffdb\ufffd\ufffd\U0001f600", "a"]
+    wrong = [b'"content": ' + b"1" * 30, b'"delay": ' + b"1" * 30, b'"x": NaN', b'"retry": 1.0', b'"x"']
+    refused = [later.client.post("/create", content=start + member + b"}").status_code for member in wrong]
+    assert refused == [400] * len(wrong)
+    assert later.client.post("/create", content=b"\xef\xbb\xbf{}").status_code == 400
+
+
 async def send_half_reply(writer: asyncio.StreamWriter) -> None:
     """Close the connection in the middle of a reply."""
     writer.write(replies(100)[:-1])

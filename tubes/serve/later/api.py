@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -15,8 +15,8 @@ from tubes.drivers.moves import State
 from tubes.errors import Facts, InvalidOption, TaskNotFound
 from tubes.serve.access import REPLY_TO_ERROR
 from tubes.serve.audit import record, shorten
-from tubes.serve.bodies import from_json, json_reply, read_body
-from tubes.serve.later.callbacks import TUBE, Delivery, lower_names
+from tubes.serve.bodies import json_reply, read_body
+from tubes.serve.later.callbacks import TUBE, Delivery, read_object
 from tubes.serve.namespaces import NO_NAMESPACE, limit_time
 from tubes.serve.problems import status_of
 from tubes.serve.service import Service
@@ -118,12 +118,9 @@ def _empty_reply(error: BaseException, path: str) -> Response:
 def _object(text: bytes) -> dict[str, object]:
     """Decode the JSON object in a body. As in Go, null is an empty object."""
     try:
-        value = from_json(text)
+        return read_object(text)
     except ValueError:
         raise HTTPException(400) from None
-    if not isinstance(value, dict | None):
-        raise HTTPException(400)
-    return lower_names(cast("Facts", value or {}))
 
 
 def _member(body: dict[str, object], name: str, kind: type) -> Any:
@@ -132,4 +129,5 @@ def _member(body: dict[str, object], name: str, kind: type) -> Any:
         return _ZERO[kind]
     if type(value) is not kind or (isinstance(value, int) and not -_INT_LIMIT <= value < _INT_LIMIT):
         raise InvalidOption(option=name, value=value, rule=f"must be of type {kind.__name__}")
-    return value
+    # As in Go, replace lone surrogates.
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
 from tubes.drivers.backoff import Backoff
 from tubes.errors import Facts, InvalidOption, TubeNotFound, TubesError
 from tubes.push import Sender, SendFailed, Signer
 from tubes.push.webhook import message_id, retry_after
+from tubes.serve.bodies import refuse_constant
 from tubes.serve.later.ids import Ids
 from tubes.serve.pushes import run_worker
 from tubes.values.codecs import JsonCodec, RawCodec
@@ -28,6 +30,10 @@ _BACKOFF: Final = Backoff(10, factor=2, cap=10 * 2**20)
 _MEMBERS: Final = frozenset({"topic", "content", "callback", "retry", "delay"})
 _log: Final = logging.getLogger("tubes.serve")
 _to_json: Final = JsonCodec().encode
+#: Numbers of any length are valid JSON. Those that are too large for Go become floats, which are refused as integers.
+_decode: Final = json.JSONDecoder(
+    parse_int=lambda text: int(text) if len(text) <= 20 else float(text), parse_constant=refuse_constant
+).decode
 Value = TypeVar("Value")
 
 
@@ -112,17 +118,26 @@ class Delivery:
 
 
 def _code_of(body: bytes) -> int | None:
-    """Return the code in a reply. Like Go, replace invalid UTF-8."""
+    """Return the code in a reply."""
     try:
-        code: object = lower_names(json.loads(body.decode("utf-8-sig", "replace"))).get("code")
-    except (ValueError, RecursionError, AttributeError):
+        code = read_object(body.removeprefix(codecs.BOM_UTF8)).get("code")
+    except ValueError:
         return None
     return code if type(code) is int else None
 
 
-def lower_names(members: dict[str, object]) -> dict[str, object]:
-    """Return a JSON object with lower-case names: later is written in Go, which ignores the case of names."""
-    return {name.lower(): value for name, value in members.items()}
+def read_object(body: bytes) -> dict[str, object]:
+    """Decode a JSON object like Go, in which later is written. Raise ValueError if it is not valid.
+
+    Names become lower-case, the last of equal names counts, invalid UTF-8 is replaced, and null is an empty object.
+    """
+    try:
+        value: object = _decode(body.decode(errors="replace"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(value, dict | None):
+        raise ValueError("not an object")
+    return {name.lower(): member for name, member in cast("Facts", value or {}).items()}
 
 
 def _failure(task: AsyncTask, reason: str, wait: float = 0) -> Exception:
