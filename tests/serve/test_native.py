@@ -655,6 +655,16 @@ def test_preview_shows_the_start_of_the_data(http: httpx.Client) -> None:
     assert (base64.b64decode(task["preview_base64"]), task["size"]) == (b"\xff\x00", 6)
 
 
+def test_each_moment_of_the_calendar_is_accepted(http: httpx.Client) -> None:
+    far = ("9674-01-31t12:00:00.5z", "9999-12-31T23:59:59-14:00")
+    tasks = [http.post("/tubes/mail/tasks", json={"data": 1, "at": at}) for at in (*far, "0001-01-01T00:00:00+14:00")]
+    assert [task.json().get("state") for task in tasks] == ["delayed", "delayed", "ready"]
+    due = http.get("/tubes/mail/tasks/0").json()["due"] - time.time()
+    assert 36_498 * 86_400 < due < 36_500 * 86_400
+    assert http.patch("/tubes/mail/tasks/1", json={"at": far[0]}).status_code == 200
+    assert problem(http.post("/tubes/mail/tasks", json={"data": 1, "at": "2030-01-31T12:00:00"}))[0] == 400
+
+
 def test_previews_of_results_and_saved_values_are_their_texts(http: httpx.Client) -> None:
     value = '{"id":12345678901234567890,"part":1.0}'
     put(http, 1, keep_done=60)

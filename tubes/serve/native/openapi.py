@@ -49,7 +49,10 @@ def _operation(operation: Operation) -> dict[str, object]:
         "summary": summary,
         "parameters": [
             *({"name": name, "in": "path", "required": True, "schema": PATH[name]} for name in path_names),
-            *({"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()),
+            *(
+                {"name": name, "in": "query", "required": name in operation.rules.get("required", ()), "schema": schema}
+                for name, schema in operation.query.items()
+            ),
         ],
         "responses": {
             **{str(status): _reply(schema, operation.media_type) for status, schema in operation.replies.items()},

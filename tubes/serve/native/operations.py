@@ -91,7 +91,7 @@ class Call(BaseCall):
     def query(self) -> Facts:
         """Return the parameters of the query, each converted to the type of its schema."""
         text: bytes = self.scope["query_string"]
-        if not text:
+        if not text and not self.operation.rules.get("required"):
             return {}
         parameters: dict[str, object] = {}
         for name, value in parse_qsl(text.decode("latin-1"), keep_blank_values=True):

@@ -85,9 +85,8 @@ FLAG: Final[Schema] = {"type": "boolean"}
 #: A flag in a query.
 SWITCH: Final = one_of("true", "false", "1", "0")
 NAMESPACE: Final = pattern_schema(TUBE_NAME.pattern, TUBE_NAMES)
-TUBE: Final = pattern_schema(
-    rf"(?!({RESERVED.pattern})$){TUBE_NAME.pattern}", f"{TUBE_NAMES}, and not a reserved name (tubes.*)"
-)
+TUBE_PATTERN: Final = rf"(?!({RESERVED.pattern})(,|$)){TUBE_NAME.pattern}"
+TUBE: Final = pattern_schema(TUBE_PATTERN, f"{TUBE_NAMES}, and not a reserved name (tubes.*)")
 #: The text is checked when it is decoded, which is faster than a pattern.
 BASE64: Final[Schema] = {
     "type": "string",
@@ -96,6 +95,8 @@ BASE64: Final[Schema] = {
 }
 DRIVER: Final[Schema] = {**pattern_schema(DRIVER_NAME.pattern, NAMES), "examples": [driver.name for driver in BUILT_IN]}
 LEASE: Final = pattern_schema(r"[A-Za-z0-9_.-]{40,}", "a lease: at least 40 letters, digits, -, _ and .")
+#: Server-sent events: the schema of each event.
+EVENT: Final = object_schema({"event": TEXT, "data": {**TEXT, "contentMediaType": "application/json"}})
 #: Any value.
 ANY: Final[Schema] = {}
 

@@ -8,12 +8,12 @@ import math
 import sys
 from base64 import b64decode, b64encode
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from tubes.aio import AsyncTask
 from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
-from tubes.drivers.options import MAX_BURST, SECOND
+from tubes.drivers.options import MAX_BURST, MAX_SECONDS, SECOND
 from tubes.errors import DriverNotFound, Facts, InvalidOption, cut
 from tubes.serve.bodies import encode_data, encode_reply, from_json
 from tubes.serve.history import RATES
@@ -49,6 +49,8 @@ from tubes.values.overview import Overview
 
 _UTF_8: Final = codecs.getincrementaldecoder("utf-8")
 _text: Final = json.encoder.encode_basestring_ascii
+#: A time in the past that can be computed with: a moment before the year 1 in UTC cannot.
+_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CANCELLED: Final = ',"cancelled":true'
 STATES: Final = ("ready", "taken", "done", "buried", "delayed")
 STATE: Final = one_of(*STATES)
@@ -119,7 +121,7 @@ PUT: Final[Fields] = {
     "data_base64": BASE64,
     "pri": PRI,
     "delay": SECONDS,
-    "at": {"type": "string", "format": "date-time", "description": "A time within 100 years from now."},
+    "at": {"type": "string", "format": "date-time", "description": "A time; at most 100 years from now count."},
     "ttl": SECONDS,
     "ttr": SECONDS,
     "utube": TEXT,
@@ -224,11 +226,15 @@ def put_options(body: Facts, trace: dict[str, str]) -> Facts:
 
 
 def moment(text: str) -> datetime:
-    """Parse an ISO 8601 time with a time zone."""
+    """Parse an ISO 8601 time with a time zone. A time in more than 100 years counts as in 100 years."""
     try:
-        return datetime.fromisoformat(text)
+        at = datetime.fromisoformat(text.upper())
     except ValueError:
         raise InvalidOption(option="at", value=text, rule="must be a time like 2030-01-31T12:00:00Z") from None
+    if at.utcoffset() is None:
+        return at  # It is refused.
+    # A day less, since the clock of a server may differ.
+    return min(max(at, _FIRST), datetime.now(UTC) + timedelta(seconds=MAX_SECONDS, days=-1))
 
 
 def task_json(call: Call, task: AsyncTask, *, leased: bool = False, preview: int | None = None) -> bytes:

@@ -33,7 +33,9 @@ _WRITE_TIMEOUT: Final = 30.0
 _CHECK_INTERVAL: Final = 1.0
 #: Seconds after which the tasks of a stream are released if this process is killed.
 _SESSION_TTL: Final = 8.0
-_TUBES: Final = 100
+_TUBES: Final = schemas.pattern_schema(
+    rf"{schemas.TUBE_PATTERN}(,{schemas.TUBE_PATTERN}){{0,99}}", "1 to 100 names of tubes separated by commas"
+)
 #: Maximum tasks per write, since unread tasks wait in memory.
 _MAX_WRITE: Final = 10
 #: Bytes of data after which a part of a selection ends.
@@ -170,7 +172,13 @@ async def _is_held(session: Namespace, lease: Lease) -> bool:
 
 
 @operation(
-    "GET", "/events", "look", query={"tubes": schemas.TEXT}, replies={200: schemas.TEXT}, media_type="text/event-stream"
+    "GET",
+    "/events",
+    "look",
+    query={"tubes": _TUBES},
+    rules={"required": ["tubes"]},
+    replies={200: schemas.EVENT},
+    media_type="text/event-stream",
 )
 async def events(call: Call) -> Response:
     """Send an event for each change of a task in these tubes: `tubes=mail,jobs`.
@@ -178,11 +186,7 @@ async def events(call: Call) -> Response:
     An event has the name of the change, as in `on_task_change`, and the task without its data. `lost`: events are
     missing because the client reads too slowly.
     """
-    names = [name for name in call.query().get("tubes", "").split(",") if name]
-    if not 1 <= len(names) <= _TUBES:
-        raise InvalidOption(
-            option="tubes", value=",".join(names), rule=f"must be 1 to {_TUBES} names separated by commas"
-        )
+    names: list[str] = call.query()["tubes"].split(",")
     for name in names:
         call.check("look", name)
         await call.space.apply(name, identity)
@@ -217,7 +221,7 @@ async def events(call: Call) -> Response:
     return _Endless(call.service.polls, "text/event-stream", b"event: problem\ndata: %b\n\n", work)
 
 
-@operation("GET", "/samples", "look", replies={200: schemas.TEXT}, media_type="text/event-stream")
+@operation("GET", "/samples", "look", replies={200: schemas.EVENT}, media_type="text/event-stream")
 async def samples(call: Call) -> Response:
     """Send an event `sample` with its time after each sample of the counts of the tubes, every 5 seconds or less often.
 
