@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
 import aiohttp
@@ -18,12 +17,11 @@ from selectolax.lexbor import LexborHTMLParser
 from yarl import URL
 
 import tubes
+from tubes.worker import retry_after
 
 AGENT = "tubes-crawler/0.1 (one request at a time per host)"
 #: Seconds. A request must end before the tube gives its page to another worker; otherwise the host would see two.
 TIMEOUT, TIME_TO_RUN = 30, 60
-#: The maximum pause of a host in seconds, even if Retry-After is longer.
-MAX_PAUSE = 24 * 3600.0
 HTML = ("text/html", "application/xhtml+xml")
 #: Temporary errors; any other status from 400 on is final.
 TEMPORARY = {408, 425, 429, 500, 502, 503, 504}
@@ -64,16 +62,6 @@ async def read(response: aiohttp.ClientResponse) -> tuple[str, ...]:
     return resolve(response.url, (anchor.attributes["href"] for anchor in anchors))
 
 
-def seconds_of(retry_after: str, now: float) -> float:
-    """Return the seconds of `Retry-After`, a number or a date; 0 if it is invalid."""
-    try:
-        date = None if retry_after.isdecimal() else parsedate_to_datetime(retry_after)
-        seconds = date.timestamp() - now if date else float(retry_after)
-    except (ValueError, OverflowError):
-        return 0.0
-    return min(max(seconds, 0.0), MAX_PAUSE)
-
-
 async def fetch(http: aiohttp.ClientSession, url: str) -> FetchResult:
     """Request a page."""
     try:
@@ -85,12 +73,12 @@ async def fetch(http: aiohttp.ClientSession, url: str) -> FetchResult:
     except Exception as error:  # Any error is possible: one odd page must not end the crawl.
         return FetchResult(f"{type(error).__name__} {error}", final=True)
     status = response.status
-    asked = response.headers.get("Retry-After", "") if status in (429, 503) else ""
+    asked = response.headers.get("Retry-After") if status in (429, 503) else None
     return FetchResult(
         outcome=f"{status} {response.reason}",
         status=status,
         links=links,
-        retry_after=seconds_of(asked, time.time()),
+        retry_after=retry_after(asked) or 0.0,
         final=status >= 400 and status not in TEMPORARY,
     )
 

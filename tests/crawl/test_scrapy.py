@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 import scrapy
-from scrapy.http import Response
 from scrapy.utils.test import get_crawler
 
 import tubes
 from tests.crawl.hosts import Hosts, Reply, serve
 from tests.crawl.runs import spider
 from tests.support.processes import ROOT, python
-from tubes.crawl.scrapy import Scheduler, _retry_after
+from tubes.crawl.scrapy import Scheduler
 from tubes.testing import LocalServer
 
 INTERVAL = 0.2
@@ -136,11 +135,6 @@ def test_first_page_after_robots_txt_is_polite(tmp_path: Path, start: str) -> No
             assert min(late - early for early, late in pairwise(times)) >= gap - slack
     (closed,) = [visit for visit in hosts.visits if visit.retry_after]
     assert min(visit.start for visit in hosts.visits if visit.start > closed.end) >= closed.end + 0.995
-
-
-@pytest.mark.parametrize("text", ["soon", "Wed, 21 Oct 2015 07:28:00 +99999999999999999999", "", "-5"])
-def test_unreadable_retry_after_is_ignored(text: str) -> None:
-    assert _retry_after(Response("http://a.example/", headers={"Retry-After": text})) is None
 
 
 def test_page_is_buried_only_by_the_process_that_holds_it() -> None:

@@ -28,7 +28,6 @@ import crawler  # noqa: E402
 import proof  # noqa: E402
 from crawler import Crawler  # noqa: E402
 from pydoc_hosts import running  # noqa: E402
-from worker import seconds_of  # noqa: E402  # pyright: ignore[reportAttributeAccessIssue]
 from yarl import URL  # noqa: E402
 
 BACKOFF = tubes.Backoff(0.05)
@@ -260,24 +259,6 @@ def test_page_of_unreachable_host_is_buried() -> None:
         "0 pages, 0 URLs left, 1 buried",
         f"  {urls[0]}  max_attempts: release, attempt 2",
     ]
-
-
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        ("", 0),
-        ("soon", 0),
-        ("0", 0),
-        ("120", 120),
-        ("-1", 0),
-        ("9" * 5000, 24 * 3600),
-        ("Thu, 01 Jan 1970 00:16:50 GMT", 10),
-        ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
-        ("Fri, 31 Dec 9999 23:59:59 GMT", 24 * 3600),
-    ],
-)
-def test_retry_after_is_a_number_of_seconds_or_a_date(header: str, seconds: float) -> None:
-    assert seconds_of(header, now=1000.0) == seconds
 
 
 class Busy(BaseHTTPRequestHandler):

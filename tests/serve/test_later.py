@@ -180,11 +180,12 @@ async def test_create_keeps_the_limits_of_a_token(tmp_path: Path) -> None:
         (replies(7, 503), 10),
         (reply(429, b"", "retry-after: 55"), 55),
         (reply(429, b"", "retry-after: 5"), 10),
+        (reply(503, b"", "retry-after: Fri Dec 31 23:59:59 9999"), 3600),
         (send_half_reply, 10),
         (send_nothing, 10),
         (reply(200, b'{"code": 100}' + b" " * 3_000_000), 10),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 @pytest.mark.anyio
 async def test_other_replies_are_failed_attempts(later: Served, reply: Reply, wait: float) -> None:

@@ -23,13 +23,13 @@ import logging
 from base64 import b85encode
 from collections import deque
 from collections.abc import Awaitable, Callable
-from email.utils import parsedate_to_datetime
-from time import monotonic, time
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import tubes
 from tubes.crawl.hosts import host_of
 from tubes.errors import Facts, excerpt, needs
+from tubes.worker.delays import limit_delay, retry_after
 from tubes.worker.outcomes import reason_of
 
 with needs("tubes.crawl.scrapy", "scrapy"):
@@ -338,13 +338,14 @@ class Scheduler(BaseScheduler):
     def _on_response(self, response: Response, request: Request) -> None:
         if response.status not in (429, 503):
             return
-        seconds, reason = _retry_after(response), f"{response.status}"
+        header = (response.headers.get("Retry-After") or b"").decode("latin-1")
+        seconds, reason = retry_after(header, most=self._block_max), f"{response.status}"
         if seconds is not None:
             reason = f"{reason}, Retry-After {seconds:.0f}"
         elif response.status == 429:
-            seconds = self._block
+            seconds = min(self._block, self._block_max)
         if seconds is not None:
-            lane, end = self._lane_of(request), monotonic() + min(seconds, self._block_max)
+            lane, end = self._lane_of(request), monotonic() + seconds
             self._blocks[lane] = max((end, reason), self._blocks.get(lane, (0.0, "")))
             if request not in self._held:
                 self._robots_blocks[lane] = end
@@ -355,7 +356,7 @@ class Scheduler(BaseScheduler):
         """Obey the Crawl-delay, and wait before the page, since the request for robots.txt bypassed the scheduler."""
         lane, settings = self._lane_of(request), self._crawler.settings
         agent = settings["ROBOTSTXT_USER_AGENT"] or request.headers.get("User-Agent") or settings["USER_AGENT"]
-        delay = min(robotparser.crawl_delay(agent) or 0.0, self._block_max)
+        delay = limit_delay(robotparser.crawl_delay(agent) or 0.0, self._block_max)
         if delay > self._interval or self._is_resumed:  # An earlier run may have stored another delay.
             self._delays[lane] = delay if delay > self._interval else None
         interval, now = max(delay, self._interval), monotonic()
@@ -446,14 +447,3 @@ def _fields(data: object) -> Any:
 
 def _recode(headers: Any, code: Callable[[Any, str], object]) -> dict[object, list[object]]:
     return {code(name, "latin-1"): [code(value, "latin-1") for value in values] for name, values in headers.items()}
-
-
-def _retry_after(response: Response) -> float | None:
-    """Return the seconds of a Retry-After header, which may also be a date; None if it is missing or invalid."""
-    text = (response.headers.get("Retry-After") or b"").decode("latin-1").strip()
-    if text.isdecimal():
-        return float(text)
-    try:
-        return max(parsedate_to_datetime(text).timestamp() - time(), 0.0)
-    except (OverflowError, ValueError):
-        return None

@@ -12,13 +12,12 @@ from tubes.drivers.backoff import Backoff
 from tubes.push.sender import Reply, Sender, SendFailed
 from tubes.push.signing import Signer
 from tubes.values.codecs import JsonCodec
-from tubes.worker import Bury, Retry
+from tubes.worker import Bury, Retry, retry_after
 
 #: The backoff for tubes without one, so that a failing receiver is not called in a tight loop.
 _BACKOFF: Final = Backoff(5, factor=3, cap=3600, jitter=0.2)
-#: Default delay for a busy receiver, and the longest delay that it may ask for, in seconds.
+#: Default delay for a busy receiver, in seconds.
 _BUSY_DELAY: Final = 10.0
-_MAX_DELAY: Final = 3600.0
 #: A valid value for a request header.
 _HEADER_VALUE: Final = re.compile(r"[\x21-\x7e ]{1,512}")
 _to_json: Final = JsonCodec().encode
@@ -78,13 +77,8 @@ def check(task: AsyncTask, reply: Reply) -> None:
 
 def make_busy_retry(reason: str, reply: Reply) -> Retry:
     """Return the error for a busy receiver. The attempt does not count."""
-    return Retry(retry_after(reply, _BUSY_DELAY), reason, counts=False)
-
-
-def retry_after(reply: Reply, default: float) -> float:
-    """Return the seconds in the header `Retry-After`, an hour at most."""
-    text = reply.headers.get("retry-after", "")
-    return min(float(text), _MAX_DELAY) if re.fullmatch("[0-9]{1,9}", text) else default
+    delay = retry_after(reply.headers.get("retry-after"))
+    return Retry(_BUSY_DELAY if delay is None else delay, reason, counts=False)
 
 
 def make_retry(task: AsyncTask, reason: str) -> Retry:

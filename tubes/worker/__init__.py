@@ -15,6 +15,7 @@ to ann
 1
 """
 
+from tubes.worker.delays import retry_after
 from tubes.worker.functions import current_task
 from tubes.worker.outcomes import Bury, Interrupted, Retry, Summary
 from tubes.worker.processes import ProcessDied, ProcessTask
@@ -31,4 +32,5 @@ __all__ = [
     "Worker",
     "WorkerBusy",
     "current_task",
+    "retry_after",
 ]

@@ -14,12 +14,12 @@ from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
 from tubes.drivers.backoff import Backoff
 from tubes.errors import Facts, InvalidOption, TubeNotFound, TubesError
 from tubes.push import Sender, SendFailed, Signer
-from tubes.push.webhook import message_id, retry_after
+from tubes.push.webhook import message_id
 from tubes.serve.bodies import refuse_constant
 from tubes.serve.later.ids import Ids
 from tubes.serve.pushes import run_worker
 from tubes.values.codecs import JsonCodec, RawCodec
-from tubes.worker import Bury, Retry, Worker
+from tubes.worker import Bury, Retry, Worker, retry_after
 
 #: The tube of all tasks of later, without a namespace.
 TUBE: Final = "later"
@@ -114,7 +114,8 @@ class Delivery:
             raise _failure(task, str(error)) from None
         code = None if reply.is_cut else _code_of(reply.body)
         if not 200 <= reply.status < 300 or code != DONE:
-            raise _failure(task, f"the reply was {reply.status}, code {code}", retry_after(reply, 0))
+            wait = retry_after(reply.headers.get("retry-after")) or 0
+            raise _failure(task, f"the reply was {reply.status}, code {code}", wait)
 
 
 def _code_of(body: bytes) -> int | None:
