@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 import pytest
 import scrapy
@@ -20,6 +21,7 @@ import tubes
 from tests.crawl.hosts import Hosts, Reply, serve
 from tests.crawl.runs import spider
 from tests.support.processes import ROOT, python
+from tubes.crawl.hosts import host_of
 from tubes.crawl.scrapy import Scheduler
 from tubes.testing import LocalServer
 
@@ -135,6 +137,21 @@ def test_first_page_after_robots_txt_is_polite(tmp_path: Path, start: str) -> No
             assert min(late - early for early, late in pairwise(times)) >= gap - slack
     (closed,) = [visit for visit in hosts.visits if visit.retry_after]
     assert min(visit.start for visit in hosts.visits if visit.start > closed.end) >= closed.end + 0.995
+
+
+@pytest.mark.parametrize(
+    ("url", "lane"),
+    [
+        ("http://A.example./", "a.example"),
+        ("http://a.example.:80/", "a.example"),
+        ("http://a.example.:8080/", "a.example:8080"),
+        ("http://a.example../", "a.example."),
+        ("http://./", "http"),
+        ("data:,x", "data"),
+    ],
+)
+def test_lane_is_the_host_without_a_trailing_dot(url: str, lane: str) -> None:
+    assert host_of(urlparse(url)) == lane
 
 
 def test_page_is_buried_only_by_the_process_that_holds_it() -> None:

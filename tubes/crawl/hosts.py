@@ -10,6 +10,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 def host_of(url: ParseResult | SplitResult) -> str:
     """Return the host of a URL, with the port unless it is the default port."""
-    if not url.hostname:
+    host = (url.hostname or "").removesuffix(".")  # A trailing dot only marks the name as absolute.
+    if not host:
         return url.scheme
-    return url.hostname if url.port in (None, _PORTS.get(url.scheme)) else f"{url.hostname}:{url.port}"
+    return host if url.port in (None, _PORTS.get(url.scheme)) else f"{host}:{url.port}"
