@@ -88,7 +88,16 @@ class Failing(Follow):
         yield scrapy.Request(response.urljoin("/p/1?meta"), meta={"lock": object()})
         yield scrapy.Request(response.urljoin("/p/1?callback"), callback=print)
         yield scrapy.Request(response.urljoin("/p/1?slot"), meta={"download_slot": 0.5})
+        yield scrapy.Request("http://a.example:99999/", meta={"verbatim_url": True})
         yield from super().parse(response)
+
+
+class Urgent(scrapy.Request):
+    """A request with its own defaults."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"priority": 10, "dont_filter": True, **kwargs})
+        self.headers.setdefault("X-Urgent", "yes")
 
 
 class Arguments(scrapy.Spider):
@@ -99,13 +108,16 @@ class Arguments(scrapy.Spider):
     def parse(self, response: Any, **kwargs: Any) -> Iterator[Any]:
         for page in (1, 2, 3):  # in the order 3, 2, 1
             url = response.urljoin(f"/p/{page}")
-            options: dict[str, Any] = {"cb_kwargs": ARGUMENTS, "meta": {"pair": (1, b"2")}, "priority": page}
-            yield scrapy.Request(url, self.parse_page, headers={"X-Page": "\xe4"}, **options)
+            options: dict[str, Any] = {"cb_kwargs": ARGUMENTS, "meta": {"pair": (1, b"2")}, "priority": page - 1}
+            yield Urgent(url, self.parse_page, headers={"X-Page": "\xe4"}, dont_filter=False, **options)
 
     def parse_page(self, response: Any, **kwargs: Any) -> None:
         assert kwargs == ARGUMENTS
         assert response.meta["pair"] == (1, b"2")
         assert response.request.headers["X-Page"] == "\xe4".encode()
+        assert type(response.request) is Urgent
+        assert response.request.priority == int(response.url[-1]) - 1
+        assert response.request.dont_filter is False
 
 
 SPIDERS = {spider.name: spider for spider in (Follow, Rules, Again, Waiting, Copying, Failing, Arguments)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -15,11 +16,13 @@ from urllib.parse import urlparse
 
 import pytest
 import scrapy
+from scrapy.http import FormRequest, JsonRequest, XmlRpcRequest
 from scrapy.utils.test import get_crawler
 
 import tubes
 from tests.crawl.hosts import Hosts, Reply, serve
 from tests.crawl.runs import spider
+from tests.crawl.spiders import Urgent
 from tests.support.processes import ROOT, python
 from tubes.crawl.hosts import host_of
 from tubes.crawl.scrapy import Scheduler
@@ -137,6 +140,74 @@ def test_first_page_after_robots_txt_is_polite(tmp_path: Path, start: str) -> No
             assert min(late - early for early, late in pairwise(times)) >= gap - slack
     (closed,) = [visit for visit in hosts.visits if visit.retry_after]
     assert min(visit.start for visit in hosts.visits if visit.start > closed.end) >= closed.end + 0.995
+
+
+def without_accept(request: scrapy.Request) -> scrapy.Request:
+    del request.headers["Accept"]
+    return request
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        scrapy.Request("about:blank"),
+        scrapy.Request(
+            "http://a.example/", body=bytes(range(256)), encoding="latin-1", cookies=[{"name": "a", "value": ""}]
+        ),
+        scrapy.Request("http://a.example/", method="", flags=["cached"], priority=-(2**40), dont_filter=True),
+        Urgent("http://a.example/"),
+        Urgent("http://a.example/", priority=0, dont_filter=False, headers={"X-Urgent": "no"}),
+        XmlRpcRequest("http://a.example/", params=(1, "b"), methodname="add"),
+        XmlRpcRequest("http://a.example/", method="GET", dont_filter=False, encoding="latin-1"),
+        JsonRequest("http://a.example/", data={"b": 1, "a": "\xe4"}, dumps_kwargs={"sort_keys": False}),
+        JsonRequest("http://a.example/", data={}, method="GET"),
+        without_accept(JsonRequest("http://a.example/")),
+        FormRequest("http://a.example/", formdata={"name": "\xe4"}, encoding="latin-1"),
+        FormRequest("http://a.example/", formdata={"name": "b"}, method="GET"),
+    ],
+)
+def test_requests_keep_all_attributes(request_: scrapy.Request) -> None:
+    scheduler: Any = Scheduler.from_crawler(get_crawler(settings_dict={"TUBES_BURY": False}))
+    scheduler._spider = scrapy.Spider("any")
+    copy = scheduler._decode(json.loads(json.dumps(scheduler._encode(request_, None), allow_nan=False)))
+    assert type(copy) is type(request_)
+    assert copy.to_dict() == request_.to_dict()
+
+
+def test_plain_request_is_stored_without_its_defaults() -> None:
+    scheduler: Any = Scheduler.from_crawler(get_crawler())
+    scheduler._spider = scrapy.Spider("any")
+    request = scrapy.Request("http://a.example/", meta={"is_start_request": True}, priority=2)
+    assert scheduler._encode(request, None) == {"url": "http://a.example/", "priority": 2}
+
+
+def test_requests_that_cannot_be_stored_do_not_affect_others() -> None:
+    async def main() -> None:
+        scheduler: Any = Scheduler.from_crawler(get_crawler(settings_dict={"TUBES_URL": "memory://"}))
+        scheduler._spider, meta = scrapy.Spider("any"), {"verbatim_url": True}
+        bad = [
+            scrapy.Request("http://a.example:99999/", meta=meta),
+            scrapy.Request("http://[a.example/", meta=meta),
+            scrapy.Request("http://a.example/deep", meta={"deep": deep}),
+            scrapy.Request("http://a.example/number", meta={"number": 10**5000}),
+            scrapy.Request("http://a.example/text", meta={"text": "\ud800"}),
+            scrapy.Request("http://a.example/lane", meta={"download_slot": 0.5}),
+            scrapy.Request("http://a.example/priority"),
+        ]
+        bad[-1].priority = None  # type: ignore[assignment]
+        async with tubes.aio.connect(codec="json") as queue:
+            scheduler._tube = await queue.create_tube("pages", "utubettl")
+            for number, request in enumerate(bad):
+                scheduler.enqueue_request(request)
+                assert scheduler.enqueue_request(scrapy.Request(f"http://a.example/{number}"))
+            await scheduler._write()
+            assert scheduler._stats.get_value("tubes/dropped") == len(bad)
+            assert scheduler._stats.get_value("tubes/put") == len(bad)
+
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
@@ -286,7 +357,8 @@ def test_bad_requests_and_callbacks_do_not_affect_others(tmp_path: Path) -> None
     assert "is dropped: meta['lock'] is a builtins.object, which cannot be stored" in log
     assert "is dropped: Function <built-in function print> is not an instance method" in log
     assert "utube=0.5: must be a string" in log
-    assert stats["tubes/dropped"] == 3 * 4
+    assert "Request to http://a.example:99999/ is dropped: Port out of range 0-65535" in log
+    assert stats["tubes/dropped"] == 4 * 4
     with tubes.connect(f"file:{tmp_path}") as queue:
         reasons = sorted(str(task.reason) for task in queue.tube("scrapy.failing").select("buried"))
     assert len(reasons) == stats["tubes/buried"] == 3

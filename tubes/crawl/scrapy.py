@@ -58,8 +58,10 @@ _PAUSE: Final = 1.0
 # Seconds between two requests of a process. Requests that start together end together; without this their hosts would
 # be ready at the same moment in every round, and the last of them would wait for all others.
 _SPACING: Final = 0.005
-# Default values of a request, which are not stored.
-_DEFAULTS: Final = {"method": "GET", "encoding": "utf-8"}
+# Attributes of a plain request that are not stored if they have these values. Subclasses have other defaults.
+_DEFAULTS: Final = {name: value for name, value in Request("about:blank").to_dict().items() if name != "url"}
+# Attributes that are set after the constructor of a subclass, which may change them.
+_SETTABLE: Final = ("method", "headers", "cookies", "flags", "priority", "dont_filter")
 
 
 class Scheduler(BaseScheduler):
@@ -129,18 +131,18 @@ class Scheduler(BaseScheduler):
 
     def enqueue_request(self, request: Request) -> bool:
         """Queue a request for `_write`. Return False if it is already known, or cannot be stored."""
-        key = self._key(request)
-        if key in self._known:
-            self._stats.inc_value("tubes/filtered")
-            return False
-        slot = self._slot(request)
-        lane = host_of(urlparse_cached(request)) if slot is None else slot
         try:
+            key = self._key(request)
+            if key in self._known:
+                self._stats.inc_value("tubes/filtered")
+                return False
+            slot = self._slot(request)
+            lane = host_of(urlparse_cached(request)) if slot is None else slot
             data = self._encode(request, slot)
-        except (ValueError, RecursionError) as error:
+            pri = min(max(_MIDDLE - request.priority, 0), 2 * _MIDDLE - 1)
+        except Exception as error:
             self._drop(request.url, error)
             return False
-        pri = min(max(_MIDDLE - request.priority, 0), 2 * _MIDDLE - 1)
         self._puts.append(tubes.Item(data, utube=lane, pri=pri, key=key))
         if key is not None:
             self._known[key] = None
@@ -420,12 +422,17 @@ class Scheduler(BaseScheduler):
         if slot is None:
             fields["meta"].pop("download_slot", None)
         fields["headers"] = _recode(fields["headers"], bytes.decode)
-        return {name: encode(value, name) for name, value in fields.items() if value and _DEFAULTS.get(name) != value}
+        is_subclass = "_class" in fields
+        stored = {name: value for name, value in fields.items() if is_subclass or value != _DEFAULTS.get(name)}
+        return {name: encode(value, name) for name, value in stored.items()}
 
     def _decode(self, data: object) -> Request:
         fields = decode(_fields(data))
-        fields["headers"] = _recode(fields.get("headers", {}), str.encode)
+        if "headers" in fields:
+            fields["headers"] = _recode(fields["headers"], str.encode)
         request = request_from_dict(fields, spider=self._spider)
+        for name in fields.keys() & set(_SETTABLE):
+            setattr(request, name, fields[name])
         if self._buries and request.errback is None:
             request.errback = self._errback
         return request
