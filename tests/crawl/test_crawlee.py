@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -87,6 +88,47 @@ def test_requests_are_put_once_and_keep_changes_when_reclaimed() -> None:
             assert await manager.get_handled_count() == 1
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wait"), [(99_999_999_999, 3600), (float("inf"), 3600), (float("nan"), 1), (-5, 1), (60, 60)]
+)
+def test_absurd_delays_are_capped(seconds: float, wait: float) -> None:
+    async def main() -> None:
+        clock = tubes.testing.ManualClock()
+        async with tubes.aio.connect(clock=clock) as queue:
+            tube = await queue.create_tube("pages", "utubettl", interval=1, interval_from="ack")
+            manager = TubeRequestManager(tube, block=seconds)
+            await manager.add_requests(["http://a.example/", "http://b.example/"])
+            for end in (manager.reclaim_request, manager.mark_request_as_handled):
+                request = await manager.fetch_next_request()
+                assert request is not None
+                if end == manager.reclaim_request:
+                    manager.record_domain_delay(request.url)
+                else:
+                    manager.set_crawl_delay(request.url, seconds)
+                assert await end(request) is not None
+            waits = [(lane.next_start or 0) - clock.now() for lane in await tube.lanes()]
+            assert waits == [pytest.approx(wait, abs=0.1)] * 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("limit", ["Retry-After", "Crawl-delay"])
+def test_absurd_limit_of_a_host_does_not_end_the_crawl(server: LocalServer, limit: str) -> None:
+    special: dict[tuple[int, str], list[Reply]] = {}
+    if limit == "Retry-After":
+        special[0, "/p/1"] = [(429, {"Retry-After": "99999999999"}, "")]
+    else:
+        special[0, "/robots.txt"] = [(200, {}, "User-agent: *\nCrawl-delay: 99999999999")]
+    url = f"{server.url}?namespace={limit}"
+    with serve(Hosts(2, 3, special=special)) as hosts, tubes.connect(url) as queue:
+        arguments = {"url": url, "starts": [f"{host}/p/0" for host in hosts.urls], "respect_robots_txt_file": True}
+        with Run("tests.crawl.crawlees", json.dumps(arguments)) as run:
+            run.wait_until(lambda: len({visit.path for visit in hosts.visits if visit.host == 1}) == 4)
+            lane = queue.tube("pages").lane(hosts.urls[0].removeprefix("http://"))
+            run.wait_until(lambda: 3500 < (lane.info().next_start or 0) - time.time() <= 3600)
 
 
 def test_tasks_that_are_no_requests_are_buried() -> None:

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import tubes
 from tubes.crawl.hosts import host_of
 from tubes.errors import Facts, needs
+from tubes.worker.delays import limit_delay
 from tubes.worker.outcomes import reason_of
 
 with needs("tubes.crawl.crawlee", "crawlee"):
@@ -42,7 +43,8 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
 
     `tube`: a tube with lanes, such as a `utubettl` with an `interval`. With `interval_from="ack"` the interval begins
     when a request has been handled; `key_ttl` is the time for which done pages are remembered.
-    `block`: seconds without requests to a host after a 429 without Retry-After.
+    `block`: seconds without requests to a host after a 429 without Retry-After. Neither this nor a Retry-After or a
+    Crawl-delay is longer than an hour.
 
     Any number of processes may crawl one tube: each of them ends when the tube is empty. If a process dies, its
     requests are ready again when its session ends. Crawlee counts the retries of a request, so the tube needs no
@@ -203,7 +205,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
 
     def record_domain_delay(self, url: str, *, retry_after: timedelta | None = None) -> bool:
         """Record a 429: the host is blocked when the request is released."""
-        seconds = self._block if retry_after is None else retry_after.total_seconds()
+        seconds = limit_delay(self._block if retry_after is None else retry_after.total_seconds())
         reason = "429" if retry_after is None else f"429, Retry-After {seconds:.0f}"
         lane = host_of(urlsplit(url))
         self._blocks[lane] = max(self._blocks.get(lane, (0.0, "")), (monotonic() + seconds, reason))
@@ -216,9 +218,9 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
     def record_success(self, url: str) -> None:
         """Do nothing: only Retry-After counts, and no backoff has to be reset."""
 
-    def set_crawl_delay(self, url: str, delay_seconds: int) -> None:
+    def set_crawl_delay(self, url: str, delay_seconds: float) -> None:
         """Use the Crawl-delay of a robots.txt for its host, if it is longer than the tube's interval."""
-        self._delays[host_of(urlsplit(url))] = delay_seconds
+        self._delays[host_of(urlsplit(url))] = limit_delay(delay_seconds)
 
 
 def _item(request: Request) -> tubes.Item:
