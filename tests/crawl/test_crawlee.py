@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crawlee import Request
 from crawlee.request_loaders import ThrottlingRequestManager
 
 import tubes
+import tubes.crawl.crawlee
 from tests.crawl.hosts import Hosts, Reply, serve
 from tests.crawl.runs import Run
 from tests.support.processes import ROOT, python
@@ -90,6 +92,56 @@ def test_requests_are_put_once_and_keep_changes_when_reclaimed() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("payload", [None, b"", b"text", "\xe4".encode(), bytes(range(256)), b"\xed\xb2\x80"])
+def test_requests_keep_all_attributes(payload: bytes | None) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            manager = TubeRequestManager(await queue.create_tube("pages", "utubettl"))
+            options: Any = {"no_retry": True, "enqueue_strategy": "same-domain", "headers": {"x": "\xe4"}}
+            data: Any = {"none": None, "list": [1, None]}
+            request = Request.from_url("http://a.example/", method="POST", payload=payload, user_data=data, **options)
+            request.retry_count, request.crawl_depth, request.loaded_url = 2, 3, "http://a.example/2"
+            await manager.add_request(request)
+            assert await manager.fetch_next_request() == request
+
+    asyncio.run(main())
+
+
+def test_requests_that_cannot_be_stored_do_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(codec="json") as queue:
+            tube = await queue.create_tube("pages", "utubettl")
+            manager = TubeRequestManager(tube)
+            changed, surrogate = Request.from_url("http://a.example/object"), "http://a.example/text"
+            changed.user_data["lock"] = object()  # type: ignore[assignment]
+            bad = [changed, Request.from_url(surrogate, user_data={"text": "\ud800"}), "http://[a", 5]
+            for number, request in enumerate(bad):
+                await manager.add_requests([f"http://a.example/{number}a", request, f"http://a.example/{number}b"])  # type: ignore[list-item]
+            assert await manager.get_total_count() == 2 * len(bad)
+            assert sum(record.name == tubes.crawl.crawlee.__name__ for record in caplog.records) == len(bad)
+            with pytest.raises(ValueError, match="object"):
+                await manager.add_request(changed)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("value", [object(), "\ud800"], ids=["object", "surrogate"])
+def test_request_with_bad_changes_is_reclaimed_without_them(value: Any) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(codec="json") as queue:
+            manager = TubeRequestManager(await queue.create_tube("pages", "utubettl"))
+            await manager.add_request("http://a.example/")
+            request = await manager.fetch_next_request()
+            assert request is not None
+            request.user_data["bad"] = value
+            assert await manager.reclaim_request(request) is not None
+            again = await manager.fetch_next_request()
+            assert again is not None
+            assert "bad" not in again.user_data
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("seconds", "wait"), [(99_999_999_999, 3600), (float("inf"), 3600), (float("nan"), 1), (-5, 1), (60, 60)]
 )
@@ -135,11 +187,12 @@ def test_tasks_that_are_no_requests_are_buried() -> None:
     async def main() -> None:
         async with tubes.aio.connect() as queue:
             tube = await queue.create_tube("pages", "utubettl")
-            await tube.put_many([5, {"url": 1}, "http://a.example/1"], utube="a.example")
+            bad = [5, {"url": 1}, {"url": "http://a.example/", "payload": {}}, ["http://a.example/"]]
+            await tube.put_many([*bad, "http://a.example/1"], utube="a.example")
             request = await TubeRequestManager(tube).fetch_next_request()
             assert request is not None
             assert request.url == "http://a.example/1"
-            assert [task.data async for task in tube.select("buried")] == [5, {"url": 1}]
+            assert [task.data async for task in tube.select("buried")] == bad
 
     asyncio.run(main())
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from base64 import b85encode
+from base64 import b64decode, b64encode, b85encode
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from hashlib import sha256
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import tubes
 from tubes.crawl.hosts import host_of
-from tubes.errors import Facts, needs
+from tubes.errors import Facts, excerpt, needs
 from tubes.worker.delays import limit_delay
 from tubes.worker.outcomes import reason_of
 
@@ -69,22 +69,27 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
     async def add_request(self, request: str | Request, *, forefront: bool = False) -> ProcessedRequest:
         """Add a request, unless the tube has or remembers one with its unique key."""
         added = self._transform_request(request)
-        (task,) = await self._put([added], forefront)
-        if isinstance(task, tubes.TubesError):
-            raise task
+        item = self._item(added, forefront)
+        task = await self._retry(lambda: self._tube.put(item.data, **item.options))
         return _processed(added, is_new=task.created_now)
 
     async def add_requests(self, requests: Sequence[str | Request], *, forefront: bool = False, **_: object) -> None:
-        """Add requests in one call, each as `add_request` does."""
-        added = self._transform_requests(requests)
-        for request, task in zip(added, await self._put(added, forefront), strict=True):
+        """Add requests in one call, each as `add_request` does. Log those that cannot be stored, and add the others."""
+        items: list[tubes.Item] = []
+        for request in requests:
+            try:
+                items.append(self._item(self._transform_request(request), forefront))
+            except Exception as error:
+                _log.error("Request %s is dropped: %s", excerpt(request), error)
+        tasks = await self._retry(lambda: self._tube.put_many(items, errors="return"))
+        for item, task in zip(items, tasks, strict=True):
             if isinstance(task, tubes.TubesError):
-                _log.error("Request to %s is dropped: %s", request.url, task)
+                _log.error("Request to %s is dropped: %s", item.data["url"], task)
 
-    async def _put(self, requests: list[Request], forefront: bool) -> list[tubes.AsyncTask | tubes.TubesError]:
-        first: Facts = {"pri": 0} if forefront else {}
-        items = [_item(request) for request in requests]
-        return await self._retry(lambda: self._tube.put_many(items, errors="return", **first))
+    def _item(self, request: Request, forefront: bool) -> tubes.Item:
+        key = b85encode(sha256(request.unique_key.encode()).digest()[:12]).decode()
+        lane, first = host_of(urlsplit(request.url)), {"pri": 0} if forefront else {}
+        return tubes.Item(_data(request), key=key, utube=lane, **first)
 
     # -- working -------------------------------------------------------------------------------------------------------
 
@@ -96,9 +101,8 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         """Take tasks until one is a request. Bury the others."""
         while (task := await self._take()) is not None:
             try:
-                is_url = isinstance(task.data, str)
-                request = self._transform_request(task.data) if is_url else Request.model_validate(task.data)
-            except ValueError as error:
+                request = _request(task.data)
+            except Exception as error:
                 _log.error("Task %d is buried, it is not a request: %s", task.id, error)
                 await task.bury(reason_of(error))
             else:
@@ -130,12 +134,12 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
 
     async def reclaim_request(self, request: Request, *, forefront: bool = False) -> ProcessedRequest | None:
         """Release the task of a request, and store the changed request. Return None if it is not held."""
-        changes: Facts = {"pri": 0} if forefront else {}
+        place: Facts = {"pri": 0} if forefront else {}
         try:
-            changes["data"] = _data(request)
+            is_held = await self._finish(request, lambda task: task.release(data=_data(request), **place))
         except ValueError as error:
             _log.error("Request to %s is repeated without its changes: %s", request.url, error)
-        is_held = await self._finish(request, lambda task: task.release(**changes))
+            is_held = await self._finish(request, lambda task: task.release(**place))
         return _processed(request) if is_held else None
 
     async def _finish(self, request: Request, act: Callable[[tubes.AsyncTask], Awaitable[object]]) -> bool:
@@ -223,13 +227,24 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         self._delays[host_of(urlsplit(url))] = limit_delay(delay_seconds)
 
 
-def _item(request: Request) -> tubes.Item:
-    key = b85encode(sha256(request.unique_key.encode()).digest()[:12]).decode()
-    return tubes.Item(_data(request), key=key, utube=host_of(urlsplit(request.url)))
+def _data(request: Request) -> Facts:
+    """Return a request as JSON data. Raises `ValueError` if a part of it cannot be stored."""
+    data = request.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"payload"})
+    if request.payload is not None:
+        try:
+            data["payload"] = request.payload.decode()
+        except UnicodeDecodeError:
+            data["payload"] = {"base64": b64encode(request.payload).decode()}
+    return data
 
 
-def _data(request: Request) -> object:
-    return request.model_dump(mode="json", by_alias=True, exclude_none=True)
+def _request(data: Any) -> Request:
+    """Return a stored request. Another program may have put the URL alone. Raises `ValueError` for other data."""
+    if isinstance(data, str):
+        return Request.from_url(data)
+    if isinstance(data, dict) and isinstance(payload := data.get("payload"), dict):
+        data = data | {"payload": b64decode(payload["base64"])}
+    return Request.model_validate(data)
 
 
 def _processed(request: Request, *, is_new: bool = False, is_handled: bool = False) -> ProcessedRequest:
