@@ -107,6 +107,59 @@ def test_requests_keep_all_attributes(payload: bytes | None) -> None:
     asyncio.run(main())
 
 
+def test_forefront_is_the_front_of_a_tube_without_options() -> None:
+    async def main() -> list[str]:
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("pages", "utubettl")
+            manager, other = TubeRequestManager(tube), TubeRequestManager(tube)
+            await manager.add_requests([f"http://a.example/{number}" for number in range(3)])
+            await manager.add_requests(["http://a.example/f1", "http://a.example/f2"], forefront=True)
+            await manager.add_request("http://a.example/f3", forefront=True)
+            await other.add_request("http://a.example/3")
+            fetched: list[str] = []
+            for step in range(9):
+                request = await manager.fetch_next_request()
+                assert request is not None
+                fetched.append(request.url[-2:])
+                if step in (0, 4):  # f3 leaves the forefront, /1 goes there
+                    await manager.reclaim_request(request, forefront=step == 4)
+                else:
+                    await manager.mark_request_as_handled(request)
+            return fetched
+
+    # As in Crawlee's queues the latest request at the forefront comes first.
+    assert asyncio.run(main()) == ["f3", "f2", "f1", "/0", "/1", "/1", "/2", "f3", "/3"]
+
+
+def test_forefront_counts_down_over_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("pages", "utubettl")
+            for now in (1.8e9, 1.8e9 + 60, 2**32 - 2):
+                monkeypatch.setattr(tubes.crawl.crawlee, "time", lambda now=now: now)
+                await TubeRequestManager(tube).add_request(f"http://a.example/{now:.0f}", forefront=True)
+            for now in (2**32 - 2, 1.8e9 + 60, 1.8e9):
+                task = await tube.take(0)
+                assert task is not None
+                assert task.data["url"] == f"http://a.example/{now:.0f}"
+                await task.ack()
+
+    asyncio.run(main())
+
+
+def test_tube_without_priorities_stores_requests() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            manager = TubeRequestManager(await queue.create_tube("pages", "utube"))
+            await manager.add_request("http://a.example/", forefront=True)
+            request = await manager.fetch_next_request()
+            assert request is not None
+            await manager.reclaim_request(request, forefront=True)
+            assert await manager.fetch_next_request() == request
+
+    asyncio.run(main())
+
+
 def test_requests_that_cannot_be_stored_do_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with tubes.aio.connect(codec="json") as queue:

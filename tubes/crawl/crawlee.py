@@ -15,12 +15,13 @@ from base64 import b64decode, b64encode, b85encode
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from hashlib import sha256
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import tubes
 from tubes.crawl.hosts import host_of
+from tubes.drivers.options import MAX_PRI
 from tubes.errors import Facts, excerpt, needs
 from tubes.worker.delays import limit_delay
 from tubes.worker.outcomes import reason_of
@@ -58,6 +59,8 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         # The monotonic end and the reason of each block, and each Crawl-delay, by lane.
         self._blocks: dict[str, tuple[float, str]] = {}
         self._delays: dict[str, float] = {}
+        # The number of the latest request at the forefront.
+        self._front = 0
 
     @property
     def inner(self) -> TubeRequestManager:
@@ -88,8 +91,20 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
 
     def _item(self, request: Request, forefront: bool) -> tubes.Item:
         key = b85encode(sha256(request.unique_key.encode()).digest()[:12]).decode()
-        lane, first = host_of(urlsplit(request.url)), {"pri": 0} if forefront else {}
-        return tubes.Item(_data(request), key=key, utube=lane, **first)
+        lane = host_of(urlsplit(request.url))
+        return tubes.Item(_data(request), key=key, utube=lane, **self._place(forefront))
+
+    def _place(self, forefront: bool) -> Facts:
+        """Return the `pri` of a request. At the forefront the latest comes first, in all processes.
+
+        So it counts down in seconds, or faster if this process adds more than one request per second.
+        """
+        if "pri" not in self._tube.driver.options:
+            return {}
+        if not forefront:
+            return {"pri": MAX_PRI}
+        self._front = max(self._front + 1, int(time()))
+        return {"pri": MAX_PRI - self._front}
 
     # -- working -------------------------------------------------------------------------------------------------------
 
@@ -134,7 +149,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
 
     async def reclaim_request(self, request: Request, *, forefront: bool = False) -> ProcessedRequest | None:
         """Release the task of a request, and store the changed request. Return None if it is not held."""
-        place: Facts = {"pri": 0} if forefront else {}
+        place = self._place(forefront)
         try:
             is_held = await self._finish(request, lambda task: task.release(data=_data(request), **place))
         except ValueError as error:
