@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from tubes.errors import InvalidOption
+from tubes.errors import InvalidOption, cut
 from tubes.serve.problems import ClientDisconnected
 from tubes.values.codecs import JsonCodec
 
@@ -92,23 +94,33 @@ def refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+def _make_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Refuse equal members: a check of the client may have seen one of them, and the last one would count."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"an object has the member {cut(repr, name)} more than once")
+    return members
+
+
 _decode: Final = json.JSONDecoder(parse_constant=refuse_constant).decode
+_decode_strictly: Final = json.JSONDecoder(parse_constant=refuse_constant, object_pairs_hook=_make_object).decode
 
 
-def from_json(body: bytes) -> object:
+def from_json(body: bytes, decode: Callable[[str], object] = _decode) -> object:
     """Decode a JSON text in UTF-8. Raise ValueError if it is not valid."""
     try:
-        return _decode(body.decode())
+        return decode(body.decode())
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
 def parse_object(body: bytes) -> dict[str, object]:
-    """Decode a body that is a JSON object; an empty body is {}."""
+    """Decode a body that is a JSON object without equal members; an empty body is {}."""
     if not body:
         return {}
     try:
-        value = from_json(body)
+        value = from_json(body, _decode_strictly)
     except ValueError as error:
         rule = f"must be JSON in UTF-8: {error}"
         raise InvalidOption(option="body", value=body[:80], rule=rule) from None
