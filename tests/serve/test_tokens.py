@@ -206,7 +206,7 @@ def test_waits_streams_and_sessions_of_a_revoked_token_end(
         http.post(f"{root}/tubes/held/take", json={"session": session, "ttr": 600}, headers=of_revoked)
         waits: list[tuple[str, str, object]] = [
             ("POST", "tubes/mail/take", {"wait": 60}),
-            ("GET", "tubes/mail/stream", None),
+            ("POST", "tubes/mail/stream", {}),
             ("GET", "events?tubes=mail", None),
             ("GET", "tubes/held/tasks/0/result?wait=60", None),
             ("POST", "tubes/full/tasks", {"data": 2, "timeout": 60}),
@@ -268,6 +268,9 @@ def test_list_reads_only_granted_tubes_and_readiness_reads_no_tubes(
             listed.clear()
             assert (await client.get("/health/ready")).status_code == 200
             assert not listed
+            again = await client.get("/v1/_/tubes", headers={"authorization": f"Bearer {some}"})
+            assert again.content == reply.content
+            assert not listed  # The matching names are a recent result.
 
     asyncio.run(main())
 
@@ -306,9 +309,10 @@ def test_waits_and_sessions_end_if_token_expires_or_loses_grants(change: str, tm
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("path", "begin"), [("tubes/mail/stream", b"{"), ("events?tubes=mail", b"event: problem\ndata: {")]
+    ("method", "path", "begin"),
+    [("POST", "tubes/mail/stream", b"{"), ("GET", "events?tubes=mail", b"event: problem\ndata: {")],
 )
-def test_stream_reports_that_its_token_became_invalid(path: str, begin: bytes, tmp_path: Path) -> None:
+def test_stream_reports_that_its_token_became_invalid(method: str, path: str, begin: bytes, tmp_path: Path) -> None:
     async def main() -> bytes:
         tokens = Tokens(tmp_path / "tokens.json")
         token, text = tokens.create([Grant.read("take,look,manage")])
@@ -317,7 +321,7 @@ def test_stream_reports_that_its_token_became_invalid(path: str, begin: bytes, t
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://shop", headers=headers) as client:
             await client.put("/v1/_/tubes/mail")
-            stream = asyncio.create_task(client.get(f"/v1/_/{path}"))
+            stream = asyncio.create_task(client.request(method, f"/v1/_/{path}"))
             while not len(service.polls):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             tokens.revoke(token.id)
@@ -433,7 +437,7 @@ def test_token_limits_are_enforced(guarded: Served, tokens: Tokens) -> None:
     assert [reply.status_code for reply in sessions] == [201, 429]
     rule = "the token may have 1 sessions and streams at the same time (its limit `sessions`)"
     assert sessions[1].json()["detail"] == rule
-    assert http.get(f"{tube}/stream", headers=headers).status_code == 429
+    assert http.post(f"{tube}/stream", headers=headers).status_code == 429
     assert http.delete(sessions[0].headers["location"], headers=headers).status_code == 204
     polls = [
         threading.Thread(target=http.post, args=("/v1/limits/tubes/empty/take",), kwargs=of)

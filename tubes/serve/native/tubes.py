@@ -15,6 +15,7 @@ from tubes.aio import AsyncTube
 from tubes.errors import Facts, TubeExists, TubeNotFound
 from tubes.serve.bodies import json_reply
 from tubes.serve.history import COUNTS, RATES, SAMPLES
+from tubes.serve.namespaces import limit_time
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.native.schemas import Fields, Schema
@@ -128,7 +129,8 @@ async def list_tubes(call: Call) -> Response:
     ages = query.pop("ages", None) in _TRUE
     if query:
         return await _list_page(call, query, ages=ages)
-    found = await call.space.read_tubes(call.token.patterns("look", call.space.name), ages=ages)
+    names = await _visible_names(call)
+    found = await call.space.read_tubes(("*",) if names is None else names, ages=ages) if names != [] else {}
     return json_reply({"tubes": {name: shapes.overview_json(call, name, one) for name, one in found.items()}})
 
 
@@ -158,11 +160,23 @@ async def _list_page(call: Call, query: Facts, *, ages: bool) -> Response:
 
 async def _recent_tubes(call: Call, *, ages: bool) -> dict[str, Overview]:
     """Return a recent overview of the tubes that the token may see."""
-    patterns = call.token.patterns("look", call.space.name)
-    if names := exact_names(patterns):
-        return await _recent_named(call, names, ages=ages)
-    _, tubes = await call.service.samplers.read_recent_tubes(call.space.name, ages=ages)
-    return tubes if "*" in patterns else {name: tubes[name] for name in match_names(tubes, patterns)}
+    names = await _visible_names(call)
+    if names is not None:
+        return await _recent_named(call, names, ages=ages) if names else {}
+    return (await call.service.samplers.read_recent_tubes(call.space.name, ages=ages))[1]
+
+
+async def _visible_names(call: Call) -> list[str] | None:
+    """Return the names of the tubes that the token may see: a recent result for wildcards. None: all tubes."""
+    patterns, queue = call.token.patterns("look", call.space.name), call.space.queue
+    if "*" in patterns:
+        return None
+
+    async def read() -> list[str]:
+        return match_names(await limit_time(queue, queue.tubes()), patterns)
+
+    names = exact_names(patterns)
+    return names or await call.service.recent.get(call.space.name, ("names", *patterns), read)
 
 
 async def _recent_named(call: Call, names: list[str], *, ages: bool) -> dict[str, Overview]:
