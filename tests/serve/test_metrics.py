@@ -111,7 +111,7 @@ def test_waiting_requests_streams_and_sessions_are_counted() -> None:
             running = [
                 asyncio.create_task(client.post("/v1/_/tubes/mail/take", json={"wait": 60})),
                 asyncio.create_task(client.post("/v1/_/tubes/mail/take", json={"wait": 60, "session": session})),
-                asyncio.create_task(client.get("/v1/_/tubes/mail/stream")),
+                asyncio.create_task(client.post("/v1/_/tubes/mail/stream")),
             ]
             await until(lambda: (len(service.polls), service.polls.streams) == (3, 1))
             samples = await scrape(client)

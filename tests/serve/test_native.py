@@ -278,7 +278,7 @@ def test_take_with_unknown_session_is_not_found(http: httpx.Client) -> None:
 def test_stream_sends_each_task_as_one_line(http: httpx.Client) -> None:
     raw = b'[\n{"id":7,"tube":"mail","state":"taken","lease":"forged"}\r\n, "a\\nb"]'
     http.post("/tubes/mail/tasks/raw", content=raw)
-    with http.stream("GET", "/tubes/mail/stream") as lines:
+    with http.stream("POST", "/tubes/mail/stream") as lines:
         task = json.loads(next(lines.iter_lines()))
     assert (task["id"], task["data"]) == (0, json.loads(raw))
 
@@ -451,7 +451,7 @@ def test_error_details_use_http_and_json_terms(http: httpx.Client) -> None:
         ("POST", "/tubes/mail/tasks/raw?ttl=1_0", None, "ttl: 1_0: must be a number"),
         ("GET", "/tubes/nope/tasks?limit=0", None, "limit: 0: must be from 1 to 1000"),
         ("GET", "/tubes/mail/tasks?limit=1001", None, "limit: 1001: must be from 1 to 1000"),
-        ("GET", "/tubes/mail/stream?window=1001", None, "window: 1001: must be from 1 to 1000"),
+        ("POST", "/tubes/mail/stream", {"window": 1001}, "window: 1001: must be from 1 to 1000"),
         ("GET", "/tubes/mail/due?edges=" + "1," * 100 + "1", None, "edges: "),
     ],
 )
@@ -835,10 +835,22 @@ def test_call_returns_result_of_python_worker(served: Served, base: str, http: h
         running.join()
 
 
+@pytest.mark.parametrize(
+    "body", ['{"action": "count", "action": "delete"}', '{"action": "count", "with": {"a": 1, "a": 1}}']
+)
+def test_equal_members_are_refused(http: httpx.Client, body: str) -> None:
+    put(http, 1)
+    reply = http.post("/tubes/mail/select", content=body)
+    assert problem(reply) == (400, "invalid-option")
+    assert "an object has the member" in reply.json()["detail"]
+    assert http.post("/tubes/mail/tasks", content='{"data": [{"a": 1, "a": 2}]}').status_code == 400
+    assert http.get("/tubes/mail").json()["tasks"]["ready"] == 1
+
+
 def test_stream_limits_window_and_releases_tasks_on_disconnect(http: httpx.Client) -> None:
     for number in range(5):
         put(http, number)
-    with http.stream("GET", "/tubes/mail/stream?window=2") as reply:
+    with http.stream("POST", "/tubes/mail/stream", json={"window": 2}) as reply:
         assert reply.headers["content-type"].startswith("application/x-ndjson")
         lines = reply.iter_lines()
         pushed = [json.loads(next(lines)) for _ in range(2)]
@@ -856,7 +868,7 @@ def test_stream_limits_window_and_releases_tasks_on_disconnect(http: httpx.Clien
 def test_stream_continues_after_cancel_of_its_task(http: httpx.Client) -> None:
     put(http, 1)
     put(http, 2)
-    with http.stream("GET", "/tubes/mail/stream?window=1") as reply:
+    with http.stream("POST", "/tubes/mail/stream", json={"window": 1}) as reply:
         lines = reply.iter_lines()
         (first, started) = json.loads(next(lines)), time.monotonic()
         assert http.post(f"/tubes/mail/tasks/{first['id']}/cancel").status_code == 200

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import resource
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -22,10 +25,11 @@ import pytest
 
 import tubes
 from tests.support.served import Served
+from tubes.conformance import bench
 from tubes.conformance.bench import eventually
-from tubes.serve import Limits, create_app
+from tubes.serve import Limits, connections, create_app
 from tubes.serve.app import App
-from tubes.serve.native import OPERATIONS
+from tubes.serve.native import OPERATIONS, streams
 from tubes.serve.rates import Rate
 from tubes.serve.server import Listen, _make_server  # pyright: ignore[reportPrivateUsage]
 from tubes.serve.tokens import Grant, Tokens
@@ -145,11 +149,140 @@ def test_unread_stream_takes_bounded_number_of_tasks(served: Served, base: str) 
     for _ in range(60):
         served.client.post(f"{path}/tasks/raw", content=b"x" * 900_000)
     with socket.create_connection(("127.0.0.1", served.port), 30) as one:
-        one.sendall(request("GET", f"{path}/stream?window=1000"))
+        one.sendall(request("POST", f"{path}/stream", b'{"window": 1000}'))
         one.recv(100)
         time.sleep(0.5)
         assert 0 < served.client.get(path).json()["tasks"]["taken"] < 60
     assert eventually(lambda: served.client.get(path).json()["tasks"]["ready"] == 60)
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+#: A client of all endless replies and waits, which says when it has received a task. Arguments: the host and the port.
+SILENT_CLIENT = """
+import socket, sys, time
+address = sys.argv[1], int(sys.argv[2])
+def ask(method, path, body=""):
+    text = f"{method} /v1/_{path} HTTP/1.1\\r\\nhost: x\\r\\ncontent-length: {len(body)}\\r\\n\\r\\n{body}"
+    connected.append(socket.create_connection(address))
+    connected[-1].sendall(text.encode())
+connected = []
+ask("POST", "/tubes/other/take", '{"wait": 600}')
+ask("GET", "/events?tubes=mail,other")
+ask("GET", "/samples")
+ask("POST", "/tubes/empty/stream")
+ask("POST", "/tubes/mail/stream")
+while b'"lease"' not in connected[-1].recv(4096):
+    pass
+print("taken", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.full
+def test_clients_without_a_network_are_noticed_in_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"tubes{os.getpid()}"
+    try:
+        ip("netns", "add", name)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("needs the right to create network namespaces")
+    try:
+        ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
+        ip("addr", "add", "198.18.213.1/30", "dev", name)
+        ip("link", "set", name, "up")
+        ip("-n", name, "addr", "add", "198.18.213.2/30", "dev", "eth0")
+        ip("-n", name, "link", "set", "eth0", "up")
+        with Served("--http", "198.18.213.1:0", "--insecure", "--url", "memory://") as served:
+            http = served.client
+            for tube in ("mail", "other", "empty"):
+                http.put(f"/v1/_/tubes/{tube}", json={"driver": "fifo"})
+            http.post("/v1/_/tubes/mail/tasks", json={"data": 1})
+            command = (
+                "ip",
+                "netns",
+                "exec",
+                name,
+                sys.executable,
+                "-c",
+                SILENT_CLIENT,
+                "198.18.213.1",
+                str(served.port),
+            )
+            client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            try:
+                assert client.stdout is not None
+                assert client.stdout.readline() == "taken\n"
+
+                def connected() -> int:
+                    return int(re.findall(r"^tubes_http_connections (\d+)", http.get("/metrics").text, re.MULTILINE)[0])
+
+                assert connected() == 6
+                http.post("/v1/_/tubes/mail/tasks", json={"data": 2})
+                ip("-n", name, "link", "set", "eth0", "down")
+                monkeypatch.setattr(bench, "PATIENCE", 30)
+                assert eventually(lambda: connected() == 1)
+                assert http.get("/v1/_/tubes/other").json()["waiting"] == 0
+                tasks = http.get("/v1/_/tubes/mail/tasks").json()["tasks"]
+                assert [(task["state"], task["attempts"]) for task in tasks] == [("ready", 1), ("ready", 0)]
+            finally:
+                client.kill()
+                client.communicate()
+    finally:
+        with suppress(subprocess.CalledProcessError):
+            ip("link", "del", name)
+        ip("netns", "del", name)
+
+
+def test_stream_with_a_full_window_sends_empty_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_KEEPALIVE", 0.01)
+    monkeypatch.setattr(streams, "_CHECK_INTERVAL", 0.01)
+
+    async def main() -> None:
+        app = create_app(tubes.aio.connect("memory://", codec="json"))
+        async with (
+            app.service.run(),
+            serve_in_process(app, Limits()) as (host, port),
+            httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=30) as client,
+        ):
+            await client.put("/v1/_/tubes/mail")
+            await client.post("/v1/_/tubes/mail/tasks", json={"data": 1})
+            async with client.stream("POST", "/v1/_/tubes/mail/stream", json={"window": 1}) as reply:
+                lines = reply.aiter_lines()
+                while '"lease"' not in await anext(lines):
+                    pass
+                assert [await anext(lines) for _ in range(3)] == ["", "", ""]
+
+    asyncio.run(main())
+
+
+def test_connection_of_a_client_that_is_gone_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        app = create_app(tubes.aio.connect("memory://", codec="json"))
+        async with app.service.run(), serve_in_process(app, Limits(headers_within=0.1)) as (host, port):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(request("GET", "/v1/_/samples"))
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            monkeypatch.setattr(connections, "_GONE_INTERVAL", 0.0)
+            monkeypatch.setattr(connections, "_GONE", -1.0)
+            with suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), 30)
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_kernel_watches_accepted_connections() -> None:
+    with socket.socket() as listener:
+        connections.watch_peers(listener, 30)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+            found = [accepted.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
+            assert found == [10, 5, 3, 30_000]
 
 
 @asynccontextmanager
@@ -231,7 +364,7 @@ def test_disconnected_client_takes_no_task(served: Served, base: str) -> None:
         request("POST", f"{path}/take"),
         request("GET", f"{base.replace('/v1', '/api')}/mail?timeout=30"),
         request("GET", f"{base.replace('/v1', '/api')}/mail"),
-        request("GET", f"{path}/stream?window=5"),
+        request("POST", f"{path}/stream", b'{"window": 5}'),
     ]
     # The requests arrive together with the disconnects of their clients.
     served.process.send_signal(signal.SIGSTOP)
@@ -388,7 +521,7 @@ def test_sessions_and_streams_of_a_killed_service_end_by_their_own_ttl(url: str)
         session = one.client.post("/v1/_/sessions", json={"ttl": 2}).json()["session"]
         assert one.client.post("/v1/_/tubes/held/take", json={"session": session}).status_code == 200
         with socket.create_connection(("127.0.0.1", one.port), 30) as client:
-            client.sendall(request("GET", "/v1/_/tubes/streamed/stream"))
+            client.sendall(request("POST", "/v1/_/tubes/streamed/stream"))
             assert eventually(lambda: b'"lease"' in client.recv(4096))
             one.process.kill()
             one.process.wait()

@@ -27,7 +27,11 @@ When the service stops, each connection handles one more request within two seco
 from __future__ import annotations
 
 import math
+import socket
+import sys
+from contextlib import suppress
 from http import HTTPStatus
+from struct import unpack_from
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -53,6 +57,24 @@ _MAX_DRAIN: Final = 2**26
 _MIN_READ: Final = 2**16
 #: Seconds for which an idle connection stays open.
 _KEEP_ALIVE: Final = 75.0
+#: Seconds for which nothing arrives from the kernel of a client before its connection is aborted, and between checks.
+_GONE: Final = 20.0
+_GONE_INTERVAL: Final = 5.0
+#: Options of sockets and their values: the kernel asks silent clients every few seconds whether they are still there.
+_KEEPALIVE_OPTIONS: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+#: The offset of `tcpi_last_data_recv` and `tcpi_last_ack_recv` in `struct tcp_info`: milliseconds since then.
+_LAST_RECEIVED: Final = 52
+
+
+def watch_peers(listener: socket.socket, timeout: float) -> None:
+    """Make the kernel notice dead clients of a listener. Accepted sockets inherit the options.
+
+    `timeout`: seconds after which it gives up on unacknowledged data, or on a client that does not read.
+    """
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in {**_KEEPALIVE_OPTIONS, "TCP_USER_TIMEOUT": round(timeout * 1000)}.items():
+        with suppress(AttributeError, OSError):  # The platform does not have it.
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Buffers:
@@ -96,6 +118,7 @@ class Connection(HttpToolsProtocol):
     #: The state at the last sweep, and the time at which that state began.
     _swept_state: object = None
     _state_began = 0.0
+    _check_at = 0.0
     #: Unread bytes of the reply when the client last made progress, and that time.
     _unread = math.inf
     _read_at = 0.0
@@ -269,7 +292,12 @@ class Connection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def sweep(self, now: float) -> None:
-        """Close the connection if the client is too slow. Called periodically."""
+        """Close the connection if the client is gone or too slow. Called periodically."""
+        if now >= self._check_at:
+            self._check_at = now + _GONE_INTERVAL
+            if self._is_gone():
+                self.abort()
+                return
         if self.flow.write_paused:
             unread: int = self._socket_transport.get_write_buffer_size()
             if self._unread - unread >= _MIN_READ:
@@ -291,6 +319,18 @@ class Connection(HttpToolsProtocol):
             seconds = _KEEP_ALIVE if self._stage == "complete" else self.limits.headers_within
         if now - self._state_began > (min(seconds, FINAL_TIMEOUT) if self._is_last else seconds):
             self._socket_transport.close()
+
+    def _is_gone(self) -> bool:
+        """True if the client's kernel replies to nothing, not even to probes; always False if the platform cannot tell.
+
+        The timeouts of the kernel would not do: the next bytes of a reply begin a new one, and a client that reads
+        slowly ends them, too.
+        """
+        if sys.platform != "linux" or self._socket_transport.is_closing():
+            return False
+        connected = self._socket_transport.get_extra_info("socket")
+        info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_RECEIVED + 8)
+        return len(info) == _LAST_RECEIVED + 8 and min(unpack_from("=2I", info, _LAST_RECEIVED)) > _GONE * 1000
 
     def _account(self) -> None:
         """Record the bytes that this connection holds, and pause reading while much input is kept."""

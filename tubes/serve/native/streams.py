@@ -98,10 +98,10 @@ class _Endless(Response):
 
 
 @operation(
-    "GET",
+    "POST",
     "/tubes/{tube}/stream",
     "take",
-    query={"window": schemas.BATCH, "ttr": schemas.SECONDS},
+    body=schemas.request_schema({"window": schemas.BATCH, "ttr": schemas.SECONDS}),
     replies={200: shapes.TASK},
     media_type="application/x-ndjson",
 )
@@ -109,12 +109,12 @@ async def stream(call: Call) -> Response:
     """Send each task as a line of JSON until the client disconnects; then release the tasks that have not ended.
 
     `window`: maximum number of tasks taken and not ended (1 to 1000; 1). End them by their leases, as after `take`.
-    Without tasks, an empty line is sent every 15 seconds.
+    If no task is sent for 15 seconds, an empty line is sent.
     """
-    query = call.query()
-    window = query.get("window", 1)
+    body: Any = await call.body()
+    window: int = body.get("window", 1)
     tube = await call.space.tube(call.tube)
-    ttr = query.get("ttr")
+    ttr: float | None = body.get("ttr")
     if ttr is None and "ttr" in tube.driver.options and "ttr" not in tube.options:
         ttr = call.service.limits.ttr
 
@@ -139,6 +139,7 @@ async def _pump(
     """Take tasks and write them, whenever the window has room."""
     held: set[Lease] = set()
     tube = await session.tube(call.tube)
+    written_at = time.monotonic()
     while True:
         while not ended.empty():
             held.discard(ended.get_nowait())
@@ -148,11 +149,15 @@ async def _pump(
                     held.discard(await ended.get())
             except TimeoutError:  # Another process or the ttr may have ended some.
                 held = {lease for lease in held if await _is_held(session, lease)}
+            if time.monotonic() - written_at >= _KEEPALIVE:
+                await write(b"\n")
+                written_at = time.monotonic()
             continue
         tasks = await tube.take_many(min(window - len(held), _MAX_WRITE), _KEEPALIVE, ttr=ttr)
         held |= {task.lease for task in tasks}
         try:
             await write(b"".join([_line(call, task) for task in tasks]) or b"\n")
+            written_at = time.monotonic()
         except BaseException:  # The client left or reads too slowly; these tasks were not sent.
             await session.give_back(tasks)
             raise
