@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import sys
 import time
-import webbrowser
 from contextlib import AsyncExitStack
 from itertools import groupby
 
@@ -153,11 +152,11 @@ async def demo(options: argparse.Namespace) -> int:
 
 async def show_dashboard(queue: tubes.AsyncQueue, console: Console, stack: AsyncExitStack) -> None:
     """Serve the dashboard of the queue until the stack is closed, and open it in a browser if there is one."""
-    from tubes.serve.server import serve_dashboard
+    from tubes.serve.server import open_browser, serve_dashboard
 
     url = await stack.enter_async_context(serve_dashboard(queue))
     console.print(f"The dashboard is at {url}", soft_wrap=True)
-    await asyncio.to_thread(webbrowser.open, url)
+    await asyncio.to_thread(open_browser, url)
 
 
 async def pressed_enter() -> None:

@@ -400,7 +400,8 @@ def test_demo_shows_the_running_crawl_in_the_dashboard(tmp_path: Path) -> None:
     """The browser of this test asks the API for the tubes, and its output is that of the demo."""
     browser = tmp_path / "browser.py"
     browser.write_text(
-        "import sys, urllib.request as r\nurl, _, token = sys.argv[1].partition('ui/#token=')\n"
+        "import sys, re, urllib.request as r\npage = r.urlopen(sys.argv[1]).read().decode()\n"
+        "url, token = re.search('url=(.*)ui/#token=(.*)\"', page).groups()\n"
         "q = r.Request(url + 'v1', headers={'Authorization': 'Bearer ' + token})\nprint(r.urlopen(q).read().decode())\n"
     )
     command = example("demo.py", "--hosts", "1", "--pages", "20", "--interval", "0.05", "--seed", "290", "--dashboard")

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import django.conf
 import httpx
@@ -32,7 +33,8 @@ import tubes
 from tests.support.processes import python
 from tests.support.served import Served
 from tubes.cli.app import app as cli
-from tubes.serve import Grant, Tokens, create_app, dashboard
+from tubes.serve import Grant, Tokens, access, create_app, dashboard
+from tubes.serve.later import Callbacks
 from tubes.serve.native import OPERATIONS, streams
 from tubes.serve.native import tubes as native_tubes
 
@@ -115,6 +117,8 @@ def test_service_without_tokens_accepts_its_own_page_only(memory_service: Served
         {"sec-fetch-site": "same-site"},
         {"sec-fetch-site": "cross-site", "origin": url},
     ]
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}
+    assert [get(path, headers=link).status_code for path in ("/ui/", "/v1")] == [200, 403]
     for path in ("/ui/", "/v1", "/v1/_/tubes"):
         assert [get(path, headers=headers).status_code for headers in own] == [200] * 4
         assert {get(path, headers=headers).status_code for headers in others} == {403}
@@ -208,6 +212,76 @@ def test_dashboard_is_mounted_under_a_prefix_with_escapes(mount: str, prefix: st
     with tubes.connect(codec="json") as queue:
         queue.create_tube("a/b")
         visit(Starlette(routes=[Mount(mount, dashboard(queue))]), use)
+
+
+def test_path_before_the_prefix_is_found_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = list[str]()
+
+    def decode(text: str) -> str:
+        decoded.append(text)
+        return unquote(text)
+
+    monkeypatch.setattr(access, "unquote", decode)
+    path = "/admin/queue%2F" + "/%41" * 8000
+
+    async def use(client: httpx.AsyncClient) -> None:
+        assert (await client.get(path)).status_code == 404
+
+    with tubes.connect(codec="json") as queue:
+        visit(Starlette(routes=[Mount("/admin/queue", dashboard(queue))]), use)
+    assert sum(map(len, decoded)) <= 2 * len(path)
+
+
+def make_service(queue: tubes.Queue) -> ASGIApp:
+    return create_app(tubes.aio.connect(queue), callbacks=Callbacks(("https://a.example/",)))
+
+
+@pytest.mark.parametrize("make", [make_service, dashboard])
+def test_no_route_changes_anything_for_another_page(make: Callable[[tubes.Queue], ASGIApp]) -> None:
+    """Without headers that a page can suppress, and with those of a form: on all routes, with all methods."""
+    image = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64) Firefox/150.0"}
+    form = {**image, "origin": "https://evil.example", "content-type": "text/plain"}
+    values = {"namespace": "_", "tube": "mail", "id": "0", "lease": "1" * 40, "lane": "a", "session": "1" * 32}
+    lmstfy = ["", "/job/x", "/bulk", "/peek", "/size", "/deadletter", "/deadletter/size"]
+    paths = {operation.path.format(**values) for operation in OPERATIONS} | {f"/api/_/mail{path}" for path in lmstfy}
+    paths |= {"/create", "/delete", "/query", "/metrics", "/openapi.json", "/ui/", "/ui", "/", "/version"}
+
+    async def use(client: httpx.AsyncClient) -> None:
+        for path in sorted(paths - {f"/v1/_/{name}" for name in ("events", "samples")}):
+            for method in ("GET", "HEAD"):
+                reply = await client.request(method, f"/queue{path}", headers=image)
+                assert reply.status_code < 500, path
+            for method in ("POST", "PUT", "PATCH", "DELETE"):
+                assert (await client.request(method, f"/queue{path}", headers=form)).status_code == 403, path
+
+    with tubes.connect(codec="json") as queue:
+        mail = queue.create_tube("mail", "fifottl")
+        mail.put_many([1, 2])
+        before = mail.statistics()
+        visit(Starlette(routes=[Mount("/queue", make(queue))]), use)
+        assert mail.statistics() == before
+        assert queue.tubes() == ["mail"]
+
+
+@pytest.mark.parametrize("name", ["origin", "referer", "sec-fetch-site", "host"])
+def test_repeated_headers_about_the_page_are_refused(name: str, memory_service: Served) -> None:
+    own = {"origin": "http://shop", "referer": "http://shop/", "sec-fetch-site": "same-origin", "host": "shop"}[name]
+    for first, second in (("cross-site", own), (own, own)):
+        headers = [(name, first), (name, second)]
+
+        async def use(client: httpx.AsyncClient, headers: list[tuple[str, str]] = headers) -> None:
+            assert (await client.post("/v1/_/tubes/mail/pause", headers=headers)).status_code == 400
+
+        with tubes.connect(codec="json") as queue:
+            queue.create_tube("mail")
+            visit(dashboard(queue), use)
+        if name != "host":  # httpx refuses to send two of them.
+            assert memory_service.client.get("/v1", headers=headers).status_code == 400
+
+
+def test_address_with_a_zone_is_not_local(memory_service: Served) -> None:
+    assert memory_service.client.get("/v1", headers={"host": "[::1%25x]"}).status_code == 403
+    assert memory_service.client.get("/v1", headers={"host": "[::1]:7777"}).status_code == 200
 
 
 def test_dashboard_works_behind_a_middleware_that_wraps_receive() -> None:
@@ -564,11 +638,17 @@ def test_command_refuses_a_folder_without_a_store(tmp_path: Path) -> None:
 
 
 def test_command_opens_a_browser(tmp_path: Path) -> None:
-    """A browser is any program: this one reads the page and stops the command."""
+    """A browser is any program: this one reads the page and stops the command. All users may read its arguments."""
     tubes.connect(f"file:{tmp_path}/jobs").close()
-    code = "import os, signal, sys; print(sys.argv[1]); os.kill(os.getppid(), signal.SIGTERM)"
-    env = {"BROWSER": f'{sys.executable} -c "{code}" %s'}
+    browser = tmp_path / "browser.py"
+    browser.write_text(
+        "import os, signal, sys, urllib.request as r\npage = r.urlopen(sys.argv[1]).read().decode()\n"
+        "print(os.stat(sys.argv[1][7:]).st_mode & 0o7, os.stat(os.path.dirname(sys.argv[1][7:])).st_mode & 0o77)\n"
+        "print('token' in sys.argv[1], page)\nos.kill(os.getppid(), signal.SIGTERM)\n"
+    )
+    env = {"BROWSER": f"{sys.executable} {browser} %s"}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with python("-m", "tubes", "dashboard", "--url", f"file:{tmp_path}/jobs", env=env, **pipes) as process:
-        first, second = process.communicate(timeout=60)[0].splitlines()
-        assert first == second
+        address, modes, page = process.communicate(timeout=60)[0].splitlines()
+        assert modes.endswith(" 0")
+        assert page == f'False <!doctype html><meta http-equiv="refresh" content="0;url={address}">'

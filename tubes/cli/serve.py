@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 import tomllib
-import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -227,7 +226,7 @@ def dashboard(
     The printed address contains a token, which is valid until the command ends.
     """
     from tubes.durable.database import NAME, NO_STORE
-    from tubes.serve.server import Listen, run, serve_dashboard
+    from tubes.serve.server import Listen, open_browser, run, serve_dashboard
 
     place, listen = shared_place_of(url), Listen.read(http)
     parsed = read(place)
@@ -244,7 +243,7 @@ def dashboard(
                 print_line(address)
                 sys.stdout.flush()
                 if not no_browser:
-                    await asyncio.to_thread(webbrowser.open, address)
+                    await asyncio.to_thread(open_browser, address)
                 await stopped.wait()
 
     show_logs(is_one_of_many=False)

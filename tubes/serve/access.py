@@ -31,23 +31,45 @@ _SECRET: Final = re.compile(r"(tubes_[0-9a-zA-Z]+_|/(?:leases|sessions)/(?=[^/]{
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.:-]{1,64}")
 
 
-def is_from_browser(scope: Scope) -> bool:
-    """True if a web page sends this request, including requests for images and scripts, which have no origin."""
+def is_from_browser(scope: Scope, *, is_safe: bool = True) -> bool:
+    """True if a web page sends this request, including requests for images and scripts, which have no origin.
+
+    `is_safe`: False for a GET with effects. A page can keep the browser from sending all headers but its name.
+    """
     return any(
-        name in (b"origin", b"referer") or (name == b"sec-fetch-site" and value not in (b"same-origin", b"none"))
+        name in (b"origin", b"referer")
+        or (name == b"sec-fetch-site" and value not in (b"same-origin", b"none"))
+        or (name == b"user-agent" and value.startswith(b"Mozilla/") and not is_safe)
         for name, value in scope.get("headers", ())
     )
 
 
-def is_from_other_page(scope: Scope) -> bool:
-    """True if the browser says that a page from another address sends this request."""
-    headers = {name: value.decode("latin-1") for name, value in scope.get("headers", ())}
+def _page_headers(scope: Scope) -> dict[bytes, str]:
+    """Return the headers that tell which page sends a request. Raise `HTTPException(400)` if one is repeated."""
+    headers: dict[bytes, str] = {}
+    for name, value in scope.get("headers", ()):
+        if name in (b"host", b"origin", b"referer", b"sec-fetch-site") and name in headers:
+            raise HTTPException(400, f"the header {name.decode()} is given more than once")
+        headers[name] = value.decode("latin-1")
+    return headers
+
+
+def check_page(scope: Scope, is_local: Callable[[str], bool]) -> None:
+    """Raise `HTTPException` if the browser says that a page from another address sends this request.
+
+    `is_local`: called with the header `Host`; False refuses the request, too.
+    """
+    headers = _page_headers(scope)
+    # A link in another page or file may lead to the dashboard, which cannot be framed.
+    is_link = scope["path"] == "/ui/" and headers.get(b"sec-fetch-dest") == "document" and scope.get("method") == "GET"
     own = f"{scope['scheme']}://{headers.get(b'host', '')}"
-    return (
+    if (
         headers.get(b"origin", own) != own
         or not f"{headers.get(b'referer', own)}/".startswith(f"{own}/")
-        or headers.get(b"sec-fetch-site", "none") not in ("same-origin", "none")
-    )
+        or not (is_link or headers.get(b"sec-fetch-site", "none") in ("same-origin", "none"))
+        or not is_local(headers.get(b"host", "localhost"))
+    ):
+        raise HTTPException(403, "this address accepts only programs on its own machine, and its own pages")
 
 
 class OwnPages:
@@ -55,7 +77,7 @@ class OwnPages:
 
     Otherwise any page open in the browser of a user could send a form to it. It may be behind a proxy that changes the
     scheme or the header `Host`, so the browser decides which page is its own, or else the host of the page's address.
-    Own pages send JSON, which no form can.
+    Own pages send JSON, which no form can. A GET has no effect: pages can make browsers send it without these headers.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -63,7 +85,7 @@ class OwnPages:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] not in ("GET", "HEAD"):
-            headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+            headers = _page_headers(scope)
             site, host = headers.get(b"sec-fetch-site"), headers.get(b"host")
             pages = [headers[name] for name in (b"origin", b"referer") if name in headers]
             is_own = site in ("same-origin", "none") or (
@@ -125,8 +147,12 @@ def _raw_prefix(path: str, prefix: str) -> str:
     """Return the start of the encoded path that decodes to `prefix`, or `prefix` itself."""
     if not prefix or path.startswith(f"{prefix}/"):
         return prefix
-    ends = (match.start() for match in re.finditer("/|$", path))
-    return next((path[:end] for end in ends if unquote(path[:end]) == prefix), prefix)
+    size = end = -1
+    for segment in path.split("/"):  # Decode each segment once: clients without a token choose the length of the path.
+        size, end = size + 1 + len(unquote(segment)), end + 1 + len(segment)
+        if size >= len(prefix):
+            break
+    return path[:end] if unquote(path[:end]) == prefix else prefix
 
 
 class Access:

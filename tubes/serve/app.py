@@ -18,7 +18,7 @@ from tubes import __version__
 from tubes.aio import AsyncQueue
 from tubes.serve import native
 from tubes.serve import ui as pages
-from tubes.serve.access import Access
+from tubes.serve.access import Access, OwnPages
 from tubes.serve.bodies import Bodies, json_reply
 from tubes.serve.lmstfy import Lmstfy
 from tubes.serve.metrics import Metrics
@@ -75,7 +75,10 @@ class App:
             service.background.append(lambda: pushes.run(service.namespaces.root))
         limits = service.limits
         bodies = Bodies(max(limits.bodies, limits.body), max(limits.bodies_of_token, limits.body))
-        self._app: Final = Access(make_router(public, service), write, bodies, metrics.record)
+        router = make_router(public, service)
+        # With tokens each request has a secret that no other page knows.
+        app = OwnPages(router) if service.tokens is None else router
+        self._app: Final = Access(app, write, bodies, metrics.record)
         self.admin: Final = Access(make_router(admin, None), write, bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,7 +100,8 @@ def create_app(
 
     `queue`: any backend; a queue in memory needs a codec, since data is stored as bytes. Programs with the codec `json`
     can read data that is JSON. The service closes the queue when it stops.
-    `tokens`: the tokens of clients. None: every client may do everything, so control access by other means.
+    `tokens`: the tokens of clients. None: every client may do everything, so control access by other means; only pages
+    from other addresses are refused if they change something.
     `limits`: limits of requests and connections.
     `access_log`: called with a line of JSON for each request.
     `callbacks`: callbacks that the later API may call, a `tubes.serve.later.Callbacks`. None: no later API.

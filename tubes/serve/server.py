@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import ipaddress
 import re
 import signal
 import socket
 import sys
 import time
+import webbrowser
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,9 +24,9 @@ from typing_extensions import override
 
 from tubes.aio import AsyncQueue
 from tubes.errors import Facts, InvalidOption, needs
-from tubes.serve.access import Access, is_from_other_page
+from tubes.serve.access import Access, check_page
 from tubes.serve.app import App
-from tubes.serve.connections import FINAL_TIMEOUT, Buffers, Connection
+from tubes.serve.connections import FINAL_TIMEOUT, Buffers, Connection, watch_peers
 from tubes.serve.mounted import dashboard
 from tubes.serve.service import Limits
 from tubes.serve.tokens import ALL_RIGHTS, Grant, Tokens
@@ -33,8 +35,8 @@ from tubes.sync import Queue
 with needs("tubes.serve", "http"):
     import uvicorn
 
-#: The header `Host`: an IPv6 address is in brackets.
-_HOST: Final = re.compile(r"(?:\[([^]]+)]|([^]:[]+))(?::[0-9]*)?")
+#: The header `Host`: an IPv6 address is in brackets, and has no zone.
+_HOST: Final = re.compile(r"(?:\[([^]%]+)]|([^]:[]+))(?::[0-9]*)?")
 #: Maximum seconds between two sweeps over the connections.
 _SWEEP: Final = 0.5
 #: Seconds of an accept during which this thread has not lost its turn, and how often it may lose it.
@@ -109,16 +111,16 @@ class LocalOnly:
         self._app: Final = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host_headers = [value for name, value in scope.get("headers", ()) if name == b"host"]
-        if is_from_other_page(scope) or not all(map(_is_local_host, host_headers)):
-            error = HTTPException(403, "this address accepts only programs on its own machine, and its own pages")
-            await Access(_make_refusal(error), None)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+        app = self._app
+        try:
+            check_page(scope, _is_local_host)
+        except HTTPException as error:
+            app = Access(_make_refusal(error), None)
+        await app(scope, receive, send)
 
 
-def _is_local_host(value: bytes) -> bool:
-    found = _HOST.fullmatch(value.decode("latin-1"))
+def _is_local_host(value: str) -> bool:
+    found = _HOST.fullmatch(value)
     return found is not None and Listen(found[1] or found[2], 0).is_local
 
 
@@ -135,10 +137,14 @@ class _Server(uvicorn.Server):
     on_start: Callable[[], object]
     #: Seconds between two sweeps over the connections.
     period: float
+    #: See `watch_peers`.
+    peer_timeout: float
     _timer: asyncio.TimerHandle
 
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in sockets or ():
+            watch_peers(listener, self.peer_timeout)
         await super().startup(sockets)
         self._sweep()
         self.on_start()
@@ -288,6 +294,15 @@ async def serve_dashboard(
             await serving
 
 
+def open_browser(address: str) -> None:
+    """Open an address with a token in the browser, through a private file: any user can read arguments of commands."""
+    folder = TemporaryDirectory()
+    atexit.register(folder.cleanup)  # The browser may read the file later.
+    page = Path(folder.name) / "dashboard.html"
+    page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={address}">')
+    webbrowser.open(page.as_uri())
+
+
 def _raise_file_limit() -> None:
     """Raise the soft limit of open files, which exists for programs that use select: a connection needs a file."""
     with suppress(ImportError, ValueError, OSError):
@@ -313,6 +328,7 @@ def _make_server(app: ASGIApp, listen: Listen, limits: Limits, grace: float) -> 
         ssl_keyfile=listen.key,
     )
     server = _Server(config)
+    server.peer_timeout = max(limits.read_within, 30)
     server.period = min(_SWEEP, limits.headers_within / 2, limits.body_within / 2, limits.read_within / 2)
     return server
 

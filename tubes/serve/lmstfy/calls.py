@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from tubes.aio import AsyncTask, AsyncTube
 from tubes.drivers.options import MAX_COUNT
 from tubes.errors import TubeExists, TubeNotFound, TubesError
-from tubes.serve.access import CLIENT_CLOSED, REPLY_TO_ERROR, notes_of
+from tubes.serve.access import CLIENT_CLOSED, REPLY_TO_ERROR, is_from_browser, notes_of
 from tubes.serve.audit import record
 from tubes.serve.bodies import json_reply, read_body
 from tubes.serve.lmstfy.metrics import POOL, Metrics
@@ -223,6 +223,8 @@ class Endpoint:
         _check_names(namespace, queues, is_multi=is_multi)
         query = parse_query(scope["query_string"])
         token = self._authenticate(scope, query)
+        if not token.id and (scope["method"], right) == ("GET", "take") and is_from_browser(scope, is_safe=False):
+            raise HTTPException(403, "requests from web pages are refused")
         _check_right(token, right, namespace, filter(None, queues.split(",")))
         space = await self._service.namespaces.get(namespace)
         spaces.append(space)
