@@ -264,8 +264,8 @@ def test_connection_of_a_client_that_is_gone_is_aborted(monkeypatch: pytest.Monk
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(request("GET", "/v1/_/samples"))
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-            monkeypatch.setattr(connections, "_GONE_INTERVAL", 0.0)
-            monkeypatch.setattr(connections, "_GONE", -1.0)
+            monkeypatch.setattr(connections, "_SILENCE_INTERVAL", 0.0)
+            monkeypatch.setattr(connections, "_MAX_SILENCE", -1.0)
             with suppress(ConnectionError):
                 await asyncio.wait_for(reader.read(), 30)
             writer.close()

@@ -58,8 +58,8 @@ _MIN_READ: Final = 2**16
 #: Seconds for which an idle connection stays open.
 _KEEP_ALIVE: Final = 75.0
 #: Seconds for which nothing arrives from the kernel of a client before its connection is aborted, and between checks.
-_GONE: Final = 20.0
-_GONE_INTERVAL: Final = 5.0
+_MAX_SILENCE: Final = 20.0
+_SILENCE_INTERVAL: Final = 5.0
 #: Options of sockets and their values: the kernel asks silent clients every few seconds whether they are still there.
 _KEEPALIVE_OPTIONS: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 #: The offset of `tcpi_last_data_recv` and `tcpi_last_ack_recv` in `struct tcp_info`: milliseconds since then.
@@ -294,7 +294,7 @@ class Connection(HttpToolsProtocol):
     def sweep(self, now: float) -> None:
         """Close the connection if the client is gone or too slow. Called periodically."""
         if now >= self._check_at:
-            self._check_at = now + _GONE_INTERVAL
+            self._check_at = now + _SILENCE_INTERVAL
             if self._is_gone():
                 self.abort()
                 return
@@ -330,7 +330,7 @@ class Connection(HttpToolsProtocol):
             return False
         connected = self._socket_transport.get_extra_info("socket")
         info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_RECEIVED + 8)
-        return len(info) == _LAST_RECEIVED + 8 and min(unpack_from("=2I", info, _LAST_RECEIVED)) > _GONE * 1000
+        return len(info) == _LAST_RECEIVED + 8 and min(unpack_from("=2I", info, _LAST_RECEIVED)) > _MAX_SILENCE * 1000
 
     def _account(self) -> None:
         """Record the bytes that this connection holds, and pause reading while much input is kept."""
