@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator
+from contextvars import ContextVar
 from typing import Any, Final, TypeAlias, TypeVar
 
 S = TypeVar("S")
@@ -29,6 +30,8 @@ class Sleep:
         time.sleep(self.seconds)
 
 
+#: Functions that `run_async` calls after each step: they start the time limits of the next step.
+step_ended: Final[ContextVar[tuple[Callable[[], None], ...]]] = ContextVar("step_ended", default=())
 #: The steps send results of any type: the type depends on the step.
 Flow: TypeAlias = Generator[S | Sleep, Any, T]
 
@@ -62,7 +65,12 @@ async def run_async(flow: Flow[S, T], ask: Callable[[S], Awaitable[object]]) -> 
         step = next(flow)
         while True:
             try:
-                reply = await (asyncio.sleep(step.seconds) if isinstance(step, Sleep) else ask(step))
+                if isinstance(step, Sleep):
+                    reply = await asyncio.sleep(step.seconds)
+                else:
+                    reply = await ask(step)
+                    for notify in step_ended.get():
+                        notify()
             except BaseException as error:
                 step = flow.throw(error)
             else:

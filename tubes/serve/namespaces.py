@@ -11,6 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 from starlette.exceptions import HTTPException
 
 from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
+from tubes.backend.flow import step_ended
 from tubes.backend.selecting import Scan
 from tubes.drivers.driver import check_namespace, check_tube_name
 from tubes.errors import ConnectionLost, Facts, TubeNotFound, TubesError
@@ -38,11 +39,18 @@ _MAX_TUBES: Final = 10_000
 async def limit_time(queue: AsyncQueue, work: Awaitable[Value], seconds: float = REPLY_TIMEOUT) -> Value:
     """Await a call of the backend. Raise `ConnectionLost` after `seconds` without a reply of a server.
 
-    Clients of the service can retry; programs that use the server directly wait longer.
+    Clients of the service can retry; programs that use the server directly wait longer. A call that reads a large tube
+    in parts may take longer: each part has the whole time.
     """
     if not queue._connection.is_remote:
         return await work
-    timeout = asyncio.timeout(seconds)
+    timeout, loop = asyncio.timeout(seconds), asyncio.get_running_loop()
+
+    def renew() -> None:
+        with suppress(RuntimeError):  # It has ended: a task of `work` goes on in the background.
+            timeout.reschedule(loop.time() + seconds)
+
+    outer = step_ended.set((*step_ended.get(), renew))
     try:
         async with timeout:
             return await work
@@ -50,6 +58,8 @@ async def limit_time(queue: AsyncQueue, work: Awaitable[Value], seconds: float =
         if not timeout.expired():  # A CallTimeout is also a TimeoutError.
             raise
         raise ConnectionLost(url=queue._connection.url, why=f"no reply within {seconds:g} s") from None
+    finally:
+        step_ended.reset(outer)
 
 
 _Read: TypeAlias = Callable[[AsyncTube], Awaitable[list[AsyncTask]]]
