@@ -1232,10 +1232,6 @@ class Engine:
                     totals[call] += move.by * self._steps[name][was].uses
         return totals
 
-    def reasons(self) -> dict[str | None, int]:
-        """Count buried tasks by reason, which may be None. O(n) of the buried tasks."""
-        return Counter(None if entry.extras is None else entry.extras.reason for entry in self._buried.values())
-
     def living_with(self, key: str) -> Entry | None:
         """Return the task in the tube with this key. Cost: O(1)."""
         return self._keys.living.get(key)

@@ -230,7 +230,7 @@ class Twins:
             "attempts": (1, 2), "older_than": (0.5, 2), "contains": ('"n":1', "ated"), "key": ("k", "ü" * 300),
         }  # fmt: skip
         if state in (None, "buried", "done"):
-            known["reason"] = ("why not", "none", "max_attempts: ttr", "ü" * 60)
+            known["reason"] = ("why not", "none", "max_attempts: ttr", "ü" * 60, "odd")
         if self.driver.lane:
             known["lane"] = LANES[:-1]
         return {name: self.pick(*values) for name, values in known.items() if self.random.random() < 0.2}
@@ -322,10 +322,10 @@ class Twins:
             seconds = self.pick(0, 0.5, 3)
             self.same(lambda side: side.of(worker).touch(named(side), seconds))
         elif method == "bury":
-            reason, pri = self.pick(None, "why not", "ü" * 300), self.pri()
+            reason, pri = self.pick(None, "why not", "ü" * 300, "\u00a0odd\x1c: x"), self.pri()
             self.same(lambda side: side.of(worker).bury(named(side), reason, pri=pri))
         elif method == "cancel":
-            reason = self.pick(None, "why not", "ü" * 300)
+            reason = self.pick(None, "why not", "ü" * 300, "\u00a0odd\x1c: x")
             self.same(lambda side: side.of(worker).cancel(named(side), reason))
         elif method == "update":
             changes = self.changes()

@@ -37,7 +37,7 @@ from tubes.errors import (
 from tubes.values.batch import Item, check_limit
 from tubes.values.lane import LaneInfo
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions, put_options
-from tubes.values.reasons import by_kind
+from tubes.values.reasons import most_frequent
 from tubes.values.statistics import Statistics
 from tubes.values.task import ENDED, R, T, checkpoint_changes, log_lost_take
 
@@ -850,7 +850,7 @@ class AsyncTubeAdmin(Generic[T]):
         """
         reply = self._port.reasons()
         found = await reply if type(reply) is CoroutineType else reply
-        return by_kind(found)
+        return most_frequent(found)
 
     async def oldest_ready_age(self) -> float | None:
         """Return the age in seconds of the oldest ready task, by its id; None if no task is ready.

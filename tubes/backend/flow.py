@@ -65,8 +65,9 @@ async def run_async(flow: Flow[S, T], ask: Callable[[S], Awaitable[object]]) -> 
         step = next(flow)
         while True:
             try:
+                reply = None
                 if isinstance(step, Sleep):
-                    reply = await asyncio.sleep(step.seconds)
+                    await asyncio.sleep(step.seconds)
                 else:
                     reply = await ask(step)
                     for notify in step_ended.get():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -85,6 +86,46 @@ class Selections(Bench):
         assert self.selected(reason="ValueError: b") == [buried[1].id]
         assert self.selected(reason="none") == [buried[6].id]
         assert self.selected(reason="Value") == []
+
+    def test_kinds_of_odd_reasons_are_the_same_everywhere(self) -> None:
+        # The kinds that Python's `partition` and `strip` find, whichever backend stores the reasons.
+        expected = {
+            "Erreur\u00a0: x": "Erreur",
+            "\x1c\x1f\x85\u2003Late \u3000:": "Late",
+            "\u05d0\u200f: \u05d1": "\u05d0\u200f",
+            "a\x00b\nc: d": "a\x00b\nc",
+            "\ud800\x85: lone": "\ud800",
+            "ü" * 59 + " \u00a0: y": "ü" * 59,
+            "\U0001f600" * 61: "\U0001f600" * 60,
+            "max_attempts: \u00a0odd\x85one": "max_attempts: odd",
+            "max_attempts: " + "n" * 100: "max_attempts: " + "n" * 46,
+            " " * 3000: "none",
+            " :": "none",
+            "00fake": "00fake",
+        }
+        alphabet, chance = "a: \t\x1c\x1f\x85\u00a0\u2028\u05d0\u200fü", random.Random(28)
+        for _ in range(60):
+            reason = "".join(chance.choices(alphabet, k=chance.randrange(1, 9)))
+            expected[reason] = reason.split(":")[0].strip() or "none"
+        found: dict[str, list[int]] = {}
+        for number, (reason, kind) in enumerate(expected.items()):
+            if number % 3 == 0:
+                task = self.tube.bury(self.put().id, reason)
+            elif number % 3 == 1:
+                task = self.put(key=str(number))
+                assert self.tube.select(key=str(number)).bury(reason) == 1
+            else:
+                self.put(max_attempts=1)
+                task = self.tube.release(self.take(), reason=reason)
+            found.setdefault(kind, []).append(task.id)
+        assert self.tube.admin.reasons() == {kind: len(tasks) for kind, tasks in found.items()}
+        for kind, tasks in found.items():
+            assert sorted(self.selected(reason=kind)) == tasks
+        assert self.selected(reason=" " * 3000) == [found["none"][0]]
+        assert self.tube.peek(found["00fake"][0]).reason == "00fake"
+        huge = "Huge: " + "\t" * 1_000_000
+        task = self.tube.bury(self.put().id, huge)
+        assert self.selected(reason="Huge") == self.selected(reason=huge) == [task.id]
 
     def test_selection_filters_by_data(self) -> None:
         tasks = [self.put({"to": to}) for to in ("ann@x", "bob@x", "Zoë@y")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tubes.backend.listeners import check_listener
 from tubes.backend.moving import item_of_done
 from tubes.backend.port import check_reason, mark_finished
+from tubes.backend.selecting import PART, Filters, Scan
 from tubes.drivers import options as known
 from tubes.drivers.done import Done
 from tubes.drivers.many import ack_many, take_many
@@ -23,6 +25,7 @@ from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.codecs import encode
 from tubes.values.lane import LaneInfo, check_lane_limits, lane_of
 from tubes.values.lease import Lease
+from tubes.values.reasons import kind_of
 from tubes.values.task import F, TaskView, reserved_names, snapshot
 
 if TYPE_CHECKING:
@@ -30,13 +33,14 @@ if TYPE_CHECKING:
 
     from tubes.backend.interface import Options, Wrap
     from tubes.backend.listeners import Listener
-    from tubes.backend.selecting import Filters, Scan, Seen
+    from tubes.backend.selecting import Seen
     from tubes.drivers.entry import Entry, Loss
     from tubes.values.statistics import Statistics
 
 
 #: The maximum number of tasks that one call moves to another tube.
 _RELAYED: Final = 250
+_BURIED: Final = Filters(State.BURIED, None, None, None, None, None, 0, False, None)
 
 
 class CallPort(Port[F]):
@@ -438,9 +442,17 @@ class CallPort(Port[F]):
 
         return self._do(act)
 
-    def reasons(self) -> dict[str | None, int]:
-        """Count buried tasks by reason."""
-        return self._do(lambda now: self._engine.reasons())
+    def reasons(self) -> Counter[str]:
+        """Count buried tasks by the kind of their reason, in parts."""
+        scan, found = Scan(_BURIED), Counter[str]()
+
+        def act(now: int) -> None:
+            tasks = selecting.select(self._engine, now, _BURIED, scan, PART, encoded=True)
+            found.update(kind_of(None if task.extras is None else task.extras.reason) for task in tasks)
+
+        while not scan.ended:
+            self._do(act)
+        return found
 
     def oldest_ready_age(self) -> float | None:
         """Return the age of the oldest ready task in seconds."""

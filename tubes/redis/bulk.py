@@ -55,6 +55,8 @@ __all__ = [
 class BulkTube:
     """A tube on a server, at the level of its scripts and keys. Blocking. `port`: the port of a `sync.Tube`."""
 
+    encode_reason = staticmethod(task_codec.encode_reason)
+
     def __init__(self, port: AnyPort) -> None:
         self._port: Final = cast("TubePort", port)
         self._shared: Final = self._port.shared

@@ -16,6 +16,7 @@ from tubes.drivers.options import EXTRA_OPTIONS, MAX_COUNT
 from tubes.drivers.timers import NEVER
 from tubes.errors import Unreadable
 from tubes.redis import validation
+from tubes.values.reasons import kind_of
 from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
@@ -169,6 +170,20 @@ def _text_at(raw: bytes, offset: int) -> tuple[str, int]:
     return words.decode("utf-8", "surrogatepass"), offset
 
 
+def encode_reason(reason: str | None) -> bytes:
+    """Encode a reason for scripts, which store it with its kind; None: as no bytes."""
+    if reason is None:
+        return b""
+    kind = kind_of(reason)
+    prefix = b"" if kind == reason else kind.encode("utf-8", "surrogatepass")
+    return b"%02x%b%b" % (len(prefix), prefix, reason.encode("utf-8", "surrogatepass"))
+
+
+def decode_reason(words: bytes) -> str:
+    """Decode a reason as it is stored."""
+    return words[2 + int(words[:2], 16) :].decode("utf-8", "surrogatepass")
+
+
 def _extras_of(tube: Mapping[str, Any], options: Mapping[str, Any]) -> Extras:
     key = options.get("key")
     key_ttl = options.get("key_ttl", tube.get("key_ttl", 0)) if key is not None else 0
@@ -210,7 +225,8 @@ def _read_extras(raw: bytes, offset: int) -> tuple[Extras, int]:
     if flags & _KEY_TTL:
         key_ttl, offset = int.from_bytes(raw[offset : offset + 7], "big"), offset + 7
     if flags & _REASON:
-        reason, offset = _text_at(raw, offset)
+        words, offset = _words_at(raw, offset)
+        reason = decode_reason(words)
     context = None
     if flags & _CONTEXT:
         packed, offset = _words_at(raw, offset)

@@ -36,7 +36,7 @@ from tubes.sync.task import Task
 from tubes.values.batch import Item, check_limit
 from tubes.values.lane import LaneInfo
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions, put_options
-from tubes.values.reasons import by_kind
+from tubes.values.reasons import most_frequent
 from tubes.values.statistics import Statistics
 from tubes.values.task import ENDED, R, T, checkpoint_changes, log_lost_take
 
@@ -946,7 +946,7 @@ class TubeAdmin(Generic[T]):
         {'ValueError': 2, 'late': 1}
         """
         found = self._port.reasons()
-        return by_kind(found)
+        return most_frequent(found)
 
     def oldest_ready_age(self) -> float | None:
         """Return the age in seconds of the oldest ready task, by its id; None if no task is ready.

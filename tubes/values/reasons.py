@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-#: The maximum length of a kind in characters.
-KIND_LENGTH: Final = 60
+#: The maximum length of a kind in characters, and the first characters of a reason, in which it is looked for.
+_KIND_LENGTH: Final = 60
+_SEARCHED: Final = 1000
 
 
 def kind_of(reason: str | None) -> str:
@@ -18,17 +18,15 @@ def kind_of(reason: str | None) -> str:
     """
     if reason is None:
         return "none"
-    if reason.startswith("max_attempts: "):
-        return " ".join(reason.split()[:2])
-    return reason.partition(":")[0].strip()[:KIND_LENGTH] or "none"
+    head = reason[:_SEARCHED]
+    if head.startswith("max_attempts: "):
+        return " ".join(head.split()[:2])[:_KIND_LENGTH]
+    return head.partition(":")[0].strip()[:_KIND_LENGTH] or "none"
 
 
-def by_kind(counts: Mapping[str | None, int]) -> dict[str, int]:
-    """Sum counts of reasons by kind; sort by count, largest first, then by name."""
-    found: Counter[str] = Counter()
-    for reason, count in counts.items():
-        found[kind_of(reason)] += count
-    return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
+def most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
+    """Sort counts of kinds: the largest first, then by name."""
+    return dict(sorted(counts.items(), key=lambda one: (-one[1], one[0])))
 
 
 def has_reason(reason: str | None, wanted: str) -> bool:

@@ -24,6 +24,7 @@ local function has_texts(task)
   for _, words in ipairs({ task.key or '', task.reason or '', task.lane or '' }) do
     if not is_text(words) then return false end
   end
+  if task.reason and not string.find(task.reason, '^%x%x') then return false end
   local context, at, count = task.context or '', 1, 0
   while at <= #context do
     local words

@@ -28,7 +28,7 @@ local function release_each(ids, why, streams)
       task.attempts = task.attempts - 1
 --#move release t
     elseif is_last(task) then
-      task.reason = 'max_attempts: ' .. why
+      task.reason = '00max_attempts: ' .. why
 --#move release_last t
     else
 --#move release t

@@ -3,7 +3,8 @@
 --
 --   flags  1 delayed, 2 buried, 4 attempts (3 bytes), 8 pri (4), 16 ttl (7), 32 ttr (7), 64 lane (a text),
 --          128 a second byte of flags, for fields that few tasks have:
---          1 max_attempts (3 bytes), 2 key (a text), 4 key_ttl (7), 8 the reason why it is buried (a text),
+--          1 max_attempts (3 bytes), 2 key (a text), 4 key_ttl (7), 8 the reason why it is buried (a text that consists
+--          of two hexadecimal digits, the length of its kind, the kind, and the reason; 00: the kind is the reason),
 --          16 its put has replaced another task (such a put cannot be undone),
 --          32 its context (a text that consists of texts: name, value, name, value, ...), 64 keep_done (7),
 --          128 its history: how often its holder buried it, it was buried, kicked, and its ttr expired (4 each)

@@ -100,7 +100,7 @@ while left > 0 do
       local dead = ttl_end(task)
       count_event(task, 4)
       if not ENDED_BY_TTL and is_last(task) then
-        task.reason = 'max_attempts: ttr'
+        task.reason = '00max_attempts: ttr'
 --#move ttr_last t
 --#if BACKOFF
       elseif not ENDED_BY_TTL then

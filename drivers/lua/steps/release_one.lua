@@ -1,10 +1,10 @@
 -- Release `task`: it returns to its place after `delay` microseconds ('': now; 'backoff': the delay of the tube's
--- backoff). After its last attempt it is buried instead, with the `reason` (nil or '': 'max_attempts: release').
+-- backoff). After its last attempt it is buried instead, with the `reason` as it is stored (nil or '': release).
 -- in: task, delay, reason, due
 -- out: due
 if is_last(task) then
 --#slow
-  task.reason = (reason or '') ~= '' and reason or 'max_attempts: release'
+  task.reason = (reason or '') ~= '' and reason or '00max_attempts: release'
 --#move release_last t
 --#fast
 else

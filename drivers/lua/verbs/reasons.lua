@@ -1,6 +1,6 @@
--- Count buried tasks by their reasons.
+-- Count buried tasks by the kinds of their reasons.
 -- ARGV  6 the place after which to begin ('': the start), 7 the maximum number of tasks, bounded
--- reply  {the place after which to continue; '': the end}, and each reason ('': none) with its number of tasks
+-- reply  {the place after which to continue; '': the end}, and each kind with its number of tasks
 --#include begin
 --#include flush
 local places, counts, size = places_after(':buried', ARGV[6], tonumber(ARGV[7])), {}, 0
@@ -9,8 +9,8 @@ for n = 1, #places do
   -- A place that is shorter than an id is damaged: `repair` removes it.
   local task = #places[n] >= 6 and find(id_at(places[n]))
   if task and task.state == '!' then
-    local reason = task.reason or ''
-    counts[reason] = (counts[reason] or 0) + 1
+    local kind = kind_of(task.reason)
+    counts[kind] = (counts[kind] or 0) + 1
     size = size + #task.value
   end
   if size >= BYTES and n < #places then
@@ -19,7 +19,7 @@ for n = 1, #places do
   end
 end
 if found[1] == '' and #places == tonumber(ARGV[7]) then found[1] = '\0' end
-for reason, count in pairs(counts) do
-  found[#found + 1], found[#found + 2] = reason, count
+for kind, count in pairs(counts) do
+  found[#found + 1], found[#found + 2] = kind, count
 end
 return found

@@ -22,7 +22,7 @@ for n = 1, #named do
     if may and ARGV[10] == '1' then
       task.attempts = task.attempts + 1
       if is_last(task) then
-        may, task.reason = false, 'max_attempts: session'
+        may, task.reason = false, '00max_attempts: session'
 --#move bury r
       end
     end

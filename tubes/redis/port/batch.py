@@ -23,7 +23,7 @@ from tubes.drivers.options import Seconds, micros
 from tubes.errors import DuplicateKey, TaskNotTaken, TubeFull, TubesError
 from tubes.redis import task_codec
 from tubes.redis.port import ends, look, puts
-from tubes.redis.port.base import Port, encode_text, identity_of
+from tubes.redis.port.base import Port, identity_of
 from tubes.redis.port.ends import letters_of
 from tubes.redis.scripts.assembly import relaying
 from tubes.redis.scripts.msgpack_array import packed
@@ -328,8 +328,9 @@ def change_seen(port: Port[F], act: str, seen: list[Seen], arguments: tuple[Any,
     if act == "cancel":
         arguments = (*arguments, CANCELLED_KEPT)
         yield from puts.require_keep_done(port, {"keep_done": any(one[2] == State.TAKEN.value for one in seen)})
-    first, second = (*("" if word is None else word for word in arguments), "", "")[:2]
-    words = (act, encode_text(first) if isinstance(first, str) else first, second)
+    if act in ("bury", "cancel"):
+        arguments = (task_codec.encode_reason(arguments[0]), *arguments[1:])
+    words = (act, *("" if word is None else word for word in (*arguments, "", "")[:2]))
     size = CHANGES if port.shared.driver.lane is None else IDS_WITH_LANES
     changed: list[bool] = []
     for start in range(0, len(seen), size):

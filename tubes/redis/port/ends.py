@@ -52,7 +52,7 @@ def release(
     data: object = KEEP,
 ) -> F:
     """Give a held task back; without `delay` it waits for the tube's backoff."""
-    reason_word, delay_argument = check_reason(reason), delay_word(port, delay)
+    reason_word, delay_argument = task_codec.encode_reason(check_reason(reason)), delay_word(port, delay)
     changes: tuple[Word, ...] = () if pri is None else (port.check_pri(pri),)
     raw = None
     if data is not KEEP:
@@ -63,7 +63,7 @@ def release(
         return port.run(_refuse(port, task, "delay"))
     return port.call(
         "release",
-        port.task_request(task, delay_argument, encode_text(reason_word or ""), *changes, ends=True, data=raw),
+        port.task_request(task, delay_argument, reason_word, *changes, ends=True, data=raw),
     )
 
 
@@ -133,7 +133,7 @@ def _refuse(port: Port[F], task: object, option: str) -> Flow[F]:
 
 def bury(port: Port[F], task: object, reason: str | None, pri: int | None = None) -> F:
     """Bury a task."""
-    reason_word = encode_text(check_reason(reason) or "")
+    reason_word = task_codec.encode_reason(check_reason(reason))
     pri_word = () if pri is None else (port.check_pri(pri),)
     return port.call("bury", port.task_request(task, reason_word, *pri_word, looks=True, ends=True))
 
@@ -153,7 +153,7 @@ def delete(port: Port[F], task: object, states: tuple[State, ...] = ()) -> F:
 def cancel(port: Port[F], task: object, reason: str | None) -> Flow[F]:
     """End a task as cancelled."""
     show, words, lease = port.task_request(
-        task, encode_text(check_reason(reason) or ""), CANCELLED_KEPT, looks=True, ends=True
+        task, task_codec.encode_reason(check_reason(reason)), CANCELLED_KEPT, looks=True, ends=True
     )
     reply = yield from port.run_script("cancel", words, lease=lease)
     if type(reply) is ErrorReply and reply.code == "KEEP":

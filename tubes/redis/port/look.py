@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers import options as known_options
@@ -21,7 +22,6 @@ from tubes.redis.task_codec import Parsed
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import Word
 from tubes.values.lane import LaneInfo, lane_of
-from tubes.values.reasons import KIND_LENGTH
 from tubes.values.statistics import Statistics, to_seconds
 from tubes.values.task import F
 
@@ -166,16 +166,18 @@ def parsed(port: Port[F], ids: list[int]) -> Flow[list[Parsed]]:
     return found
 
 
-def reasons(port: Port[F]) -> Flow[dict[str | None, int]]:
-    """Count buried tasks by reason."""
-    found: Counter[bytes] = Counter()
+def reasons(port: Port[F]) -> Flow[Counter[str]]:
+    """Count buried tasks by the kind of their reason."""
+    found: Counter[str] = Counter()
     place: Word = b""
     while True:
         last, *pairs = list_of((yield from port.run_script("reasons", (place, _TASKS_PER_CALL))))
-        found.update({bytes_of(reason): number_of(count) for reason, count in zip(*[iter(pairs)] * 2, strict=True)})
+        for kind, count in zip(*[iter(pairs)] * 2, strict=True):
+            with suppress(UnicodeDecodeError):  # It is damaged: `repair` reports it.
+                found[bytes_of(kind).decode("utf-8", "surrogatepass")] += number_of(count)
         place = bytes_of(last)
         if not place:
-            return {reason.decode("utf-8", "replace") or None: count for reason, count in found.items()}
+            return found
 
 
 def oldest_ready_age(port: Port[F]) -> Flow[float | None]:
@@ -238,7 +240,6 @@ def _lane_info(name: str, facts: Sequence[Reply]) -> LaneInfo:
 
 def _filter_word(filters: Filters, bound: int | None, *, with_data: bool) -> bytes:
     """Return the filters of a selection as an argument of scripts: see `filter_of` in filters.lua."""
-    reason = filters.reason or ""
     return packed(
         (
             "" if bound is None else bound,
@@ -246,8 +247,7 @@ def _filter_word(filters: Filters, bound: int | None, *, with_data: bool) -> byt
             filters.attempts or "",
             b"" if filters.lane is None else b"=" + encode_text(filters.lane),
             encode_text(filters.key or ""),
-            encode_text(reason),
-            "1" if len(reason) == KIND_LENGTH else "",
+            encode_text(filters.reason or ""),
             filters.contains or b"",
             "" if with_data else "1",
         )

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from tubes.drivers.entry import Loss
 from tubes.errors import ConnectionLost
 from tubes.redis.scripts.replies import bytes_of
+from tubes.redis.task_codec import decode_reason
 from tubes.redis.transport.subscription import Subscription
 from tubes.redis.transport.wire import Wire, pack
 
@@ -73,8 +74,8 @@ class Losses(Subscription):
         loss: Loss | None = None
         if kind == b"message":
             with suppress(ValueError):  # Any client may publish on this channel: look at the tasks.
-                event, id, take, reason = bytes_of(content[0]).decode("utf-8", "surrogatepass").split(" ", 3)
-                loss = Loss(int(id), int(take), event, reason or None)
+                event, id, take, reason = bytes_of(content[0]).split(b" ", 3)
+                loss = Loss(int(id), int(take), event.decode(), decode_reason(reason) if reason else None)
         with self._lock:
             found = self._callbacks.get(bytes_of(channel))
             callbacks = [] if found is None else list(found.values())

@@ -95,7 +95,7 @@ class Writer:
     def buried_head(self, reason: str) -> Head:
         """Encode the options of tasks that are put in the state buried, with this reason."""
         plain = self.head({})
-        return Head((*plain.words, reason.encode("utf-8", "surrogatepass"), b"bury"), keyed=True)
+        return Head((*plain.words, self._bulk.encode_reason(reason), b"bury"), keyed=True)
 
     def chunks(self, runs: Iterable[tuple[Head, list[bytes]]], max_tasks: int = CHUNK) -> Iterator[Words]:
         """Combine runs of tasks into chunks of at most `max_tasks`; smaller ones if the tasks have lanes or keys."""
