@@ -328,6 +328,7 @@ def test_options_select_tasks_to_show(shell: Shell, dead_letters: tubes.Tube) ->
         shell("buried", "mail", option, value, code=Exit.NOTHING)
     message = shell("peek", "mail", "--reason", "ValeError", code=Exit.NOTHING).stderr
     assert message == "tubes: tube 'mail' has no such tasks; did you mean 'ValueError'?\n"
+    assert "of at most 256 characters" in shell("kick", "mail", "--contains", "b" * 257, code=Exit.USAGE).stderr
     message = shell("peek", "mail", "--contains", '"to": "bob"', code=Exit.NOTHING).stderr
     assert message.endswith("searches the data as stored: JSON without spaces after its commas and colons\n")
 

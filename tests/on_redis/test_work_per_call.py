@@ -218,6 +218,20 @@ def test_replies_have_bounded_size(client: Any, queue: tubes.Queue, driver: str)
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] >= 90 * _LARGE // BYTES
 
 
+@pytest.mark.parametrize("driver", _DRIVERS)
+@pytest.mark.parametrize("state", ["ready", "taken", "buried"])
+def test_script_searches_a_bounded_number_of_bytes(client: Any, queue: tubes.Queue, driver: str, state: str) -> None:
+    tube, _ = large(queue, driver, 24)
+    if state == "taken":
+        tube.take_many(24)
+    elif state == "buried":
+        tube.select("ready").bury()
+    client.config_resetstat()
+    assert tube.select(state, contains=b"x" * 255 + b"y").count() == 0
+    # To search a byte costs up to eight times as much as to read it.
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] >= 24 * _LARGE * 8 // (BYTES + 8 * _LARGE)
+
+
 def test_tasks_that_exceed_a_reply_keep_their_order(queue: tubes.Queue) -> None:
     tube, ids = large(queue, "fifo", 60)
     back = tube.take_many(30)

@@ -428,6 +428,7 @@ def test_error_details_use_http_and_json_terms(http: httpx.Client) -> None:
         ("POST", "/tubes/mail/select", {"action": "move", "with": {"to": "mail"}}, "to: mail: must be another tube"),
         ("POST", "/tubes/mail/select", {"action": "count", "state": ""}, 'state: "": must be one of ready, taken'),
         ("POST", "/tubes/mail/select", {"action": "count", "contains": ""}, 'contains: "": must not be empty'),
+        ("POST", "/tubes/mail/select", {"action": "count", "contains": "a" * 257}, "contains: "),
         ("POST", "/tubes/mail/select", {"action": "count", "lane": "a"}, ""),
         ("POST", "/tubes/mail/select", {"action": "count", "state": "ready", "reason": "x"}, "reason: x: must be left"),
         (

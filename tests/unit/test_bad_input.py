@@ -139,6 +139,8 @@ def table() -> list[Row]:
         ("a selection of an unknown state", InvalidOption, lambda s: s.plain.select("broken")),
         ("a selection of ready tasks with a reason", InvalidOption, lambda s: s.plain.select("ready", reason="late")),
         ("a selection of an empty text", InvalidOption, lambda s: s.plain.select(contains="")),
+        ("a selection of a long text", InvalidOption, lambda s: s.plain.select(contains="a" * 257)),
+        ("a selection of many bytes", InvalidOption, lambda s: s.plain.select(contains=b"a" * 257)),
         ("a selection of a number in the data", InvalidOption, lambda s: s.plain.select(contains=5)),
         ("a selection of a negative age", InvalidOption, lambda s: s.plain.select(older_than=-1)),
         ("a selection of a lane in a tube without lanes", OptionNotSupported, lambda s: s.plain.select(lane="a")),

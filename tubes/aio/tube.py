@@ -792,8 +792,8 @@ class AsyncTube(Generic[T, R]):
         ready tasks in a tube with lanes.
         `reason`: buried tasks with this reason, or with this kind of reason, as `admin.reasons` lists them. With
         `state="done"`: tasks that had it when they ended.
-        `contains`: a text or bytes in the encoded data, such as a part of their JSON. In memory without a codec it is
-        searched in their JSON, or in their `repr` if they have none.
+        `contains`: a text or bytes in the encoded data, such as a part of their JSON, of at most 256 characters or
+        bytes. In memory without a codec it is searched in their JSON, or in their `repr` if they have none.
         `lane`, `key`: tasks in this lane, the task with this key.
         `older_than`: tasks that were put at least these seconds ago.
         `attempts`: tasks that were taken at least this often.

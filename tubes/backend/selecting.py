@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tubes.drivers.entry import Extras
     from tubes.values.task import F
 
+#: The maximum length of `contains`: a server may compare all of it at each byte of the data.
+MAX_CONTAINS: Final = 256
 #: Tasks per part: a part takes a few milliseconds.
 PART: Final = 250
 #: A task as a selection has seen it: id, moment of its put, letter of its state, attempts, number of its take.
@@ -159,11 +161,10 @@ def _check_state(state: object) -> State:
 
 def _check_part(contains: object) -> bytes:
     """Check the text or bytes that the data must contain."""
-    if isinstance(contains, str) and contains:
-        return contains.encode("utf-8", "surrogatepass")
-    if isinstance(contains, (bytes, bytearray)) and contains:
-        return bytes(contains)
-    raise InvalidOption(option="contains", value=contains, rule="must be a text or bytes, not empty")
+    if isinstance(contains, (str, bytes, bytearray)) and 0 < len(contains) <= MAX_CONTAINS:
+        return contains.encode("utf-8", "surrogatepass") if isinstance(contains, str) else bytes(contains)
+    rule = f"must be a text or bytes, not empty, of at most {MAX_CONTAINS} characters or bytes"
+    raise InvalidOption(option="contains", value=contains, rule=rule)
 
 
 def narrowed(filters: Filters, act: str) -> Filters:

@@ -12,9 +12,10 @@ end
 -- every task, as `encode_task` encodes it. Else the filter, as strings in MessagePack: 1 the id from which on tasks
 -- are excluded, 2 the least age in microseconds, 3 the least number of attempts, 4 '=' and the lane, 5 the key,
 -- 6 the reason or its kind, 7 a text in the data (each '': any), 8 '1': the reply has only the facts and the moment of
--- the put of each task. `record`: of a kept done task, the reply for it.
+-- the put of each task. `record`: of a kept done task, the reply for it. Also return how much a byte of a task counts:
+-- to search it for a text may take several times as long as to read it.
 local function filter_of(packed)
-  if packed == '' then return encode_task end
+  if packed == '' then return encode_task, 1 end
   local bound, age, least, named, key, wanted, part, bare = unpack(cmsgpack.unpack(packed))
   bound, age, least = tonumber(bound), tonumber(age), tonumber(least)
   return function(task, record)
@@ -30,5 +31,5 @@ local function filter_of(packed)
     if part ~= '' and not string.find(task.value, part, task.body, true) then return nil end
     if bare == '' then return record or encode_task(task) end
     return encode_facts(task) .. sub(task.value, 1, 8)
-  end
+  end, part == '' and 1 or 8
 end

@@ -6,7 +6,7 @@
 --#include begin
 --#include flush
 local at, most, state = ARGV[6], tonumber(ARGV[7]), ARGV[8]
-local accept, back = filter_of(ARGV[10]), ARGV[11] == '1'
+local back, accept, weight = ARGV[11] == '1', filter_of(ARGV[10])
 if at == '' and ARGV[9] ~= '' then
   local task = find(ARGV[9])
   if not task then return redis.error_reply('NOTFOUND there is no such task') end
@@ -35,7 +35,7 @@ for n = 1, #places do
   local at = places[n]
   -- A place that is shorter than an id is damaged: `repair` removes it.
   local task = #at >= 6 and find(state == '~' and unpack_struct('>I6', at, #at - 5) or id_at(at))
-  size = size + (task and #task.value or 0)
+  size = size + (task and #task.value * weight or 0)
   if task and task.state == state then found[#found + 1] = accept(task) end
   if size >= BYTES and n < #places then
     found[1] = position(at)

@@ -17,11 +17,11 @@ if ARGV[7] ~= '' then
 end
 local first = math.max(call('ZCOUNT', M .. ':ended', '-inf', now), last - ARGV[6])
 local some = last > first and call('ZRANGE', M .. ':ended', first, last - 1, 'WITHSCORES') or {}
-local found, size, accept = { '', '' }, 0, filter_of(ARGV[9])
+local found, size, accept, weight = { '', '' }, 0, filter_of(ARGV[9])
 for n = #some - 1, 1, -2 do
   local id = string.format('%.0f', unpack_struct('>I6', some[n]))
   local kept = encode_done(id, '')
-  size = size + (kept and #kept or 0)
+  size = size + (kept and #kept * weight or 0)
   found[#found + 1] = kept and accept(done_task(id, kept), kept)
   if n == 1 or size >= BYTES then
     if n > 1 or #some == 2 * ARGV[6] then found[1], found[2] = id, some[n + 1] end

@@ -5,13 +5,13 @@
 --#include begin
 --#include flush
 if ARGV[8] ~= '' then ARGV[9] = call('HGET', M .. ':keys', ARGV[8]) or nil end
-local found, size, n, accept = { 0 }, 0, 9, filter_of(ARGV[7])
+local found, size, n, accept, weight = { 0 }, 0, 9, filter_of(ARGV[7])
 while n <= #ARGV and size < BYTES do
   local task = find(ARGV[n])
   if task and (ARGV[6] == '' or task.state == ARGV[6]) then
     found[#found + 1] = accept(task)
-    size = size + #task.value
   end
+  size = size + (task and #task.value * weight or 0)
   n = n + 1
 end
 found[1] = n - 9

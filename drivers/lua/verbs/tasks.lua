@@ -4,7 +4,8 @@
 -- reply  {ARGV 6 of the next call; 0: the end}, each task as `filter_of` says, and the id of the next put
 --#include begin
 --#include flush
-local most, accept, back = tonumber(ARGV[7]), filter_of(ARGV[10]), ARGV[11] == '1'
+local most, back = tonumber(ARGV[7]), ARGV[11] == '1'
+local accept, weight = filter_of(ARGV[10])
 local first = back and (ARGV[6] == '' and META.next or ARGV[6]) - 1 or tonumber(ARGV[6])
 local way = back and -1 or 1
 local state, lane = ARGV[8], ARGV[9]
@@ -35,7 +36,7 @@ local found, looked, size, n = { 0 }, 0, 0, 0
 -- Limit the skipped tasks as well: they cost nearly as much as the others.
 while n < last and #found <= most and looked < 250 and size < BYTES do
   -- Read small tasks by the hundred, with fewer commands.
-  local step = looked > 0 and size < 1000 * looked and 100 or 20
+  local step = looked > 0 and size < 1000 * looked * weight and 100 or 20 / weight
   local some, there, values = {}, {}, {}
   for at = n + 1, math.min(n + step, last) do some[#some + 1] = ids and ids[at] or first + (at - 1) * way end
   local read_values = call('HMGET', M .. ':tasks', unpack(some))
@@ -46,7 +47,7 @@ while n < last and #found <= most and looked < 250 and size < BYTES do
   local scores = #there > 0 and call('ZMSCORE', M .. ':taken', unpack(there))
   for at = 1, #there do
     local value, score = values[at], scores[at]
-    looked, size = looked + 1, size + #value
+    looked, size = looked + 1, size + #value * weight
     if (state == '' or (not score and byte(value, 1) % 4 == 0)) and may_be(value) then
       local task = read(there[at], value)
       if lane == '' or '=' .. (task.lane or 'nil') == lane then

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from tubes.aio import AsyncTask
+from tubes.backend.selecting import MAX_CONTAINS
 from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
 from tubes.drivers.options import MAX_BURST, MAX_SECONDS, SECOND
 from tubes.errors import DriverNotFound, Facts, InvalidOption, cut
@@ -108,7 +109,11 @@ PREVIEW: Final = {
 FILTERS: Final[Fields] = {
     "state": {**STATE, "description": "The default is any state except done."},
     "reason": {**NONEMPTY, "description": "Buried or done tasks with this reason, or with this text before a colon."},
-    "contains": {**NONEMPTY, "description": "Tasks whose stored data, such as JSON, contains this text."},
+    "contains": {
+        **NONEMPTY,
+        "maxLength": MAX_CONTAINS,
+        "description": "Tasks whose stored data, such as JSON, contains this text.",
+    },
     "lane": {**TEXT, "description": "Tasks in this lane."},
     "key": {**NONEMPTY, "description": "The task with this key."},
     "older_than": {**SECONDS, "description": "Tasks that were put at least this many seconds ago."},
