@@ -1201,8 +1201,9 @@ class Engine:
         if rate is not None:
             self.has_rate_limits = self.uses_time = True
             until = now + span if span else 0
-            if not extend or until >= rate.blocked:
-                rate.block(now, until, reason)
+            if extend and until < rate.blocked:
+                until, reason = rate.blocked, rate.reason
+            rate.block(now, until, reason)
 
     def configure(self, now: int, name: str, changes: Mapping[str, Any]) -> None:
         """Set limits of one lane; None: the tube's. Cost: O(log n)."""

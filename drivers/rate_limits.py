@@ -242,7 +242,8 @@ class RateLimit:
         moment = self.next_start()
         self.is_free = moment <= now
         if self.is_free:
-            moment = self.full_at()
+            # A block that has ended must not return when the clock is set back.
+            self.blocked, moment = 0, self.full_at()
         self.due = moment if moment > now else NEVER
         self.shared.timers.watch(self)
         if self.lane is not None:

@@ -135,6 +135,22 @@ def test_lane_cooldown_ignores_starts_in_the_future(stepped_queue: Queue, steppi
     assert tube.take(timeout=0) is not None
 
 
+def test_ended_block_of_a_lane_does_not_return_when_the_clock_is_set_back(
+    stepped_queue: Queue, stepping: SteppingClock
+) -> None:
+    tube = stepped_queue.create_tube("load", "utube", max_in_flight=2)
+    for number in range(2):
+        tube.put(number, utube="host")
+    tube.lane("host").block(60)
+    stepping.advance(60)
+    assert tube.take(timeout=0) is not None
+    stepping.set_back(HOUR)
+    # This call computes the next start of the lane.
+    tube.lane("host").configure(max_in_flight=3)
+    assert tube.lane("host").info().blocked_until is None
+    assert tube.take(timeout=0) is not None
+
+
 # -- deadlines at the maximum ------------------------------------------------------------------------------------------
 
 

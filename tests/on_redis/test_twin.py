@@ -493,13 +493,8 @@ def test_memory_and_server_agree_when_rarely_observed(valkey: LocalServer, name:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", [name for name in DRIVERS if "done" not in name])
-def test_memory_and_server_agree_when_the_clock_is_set_back(
-    valkey: LocalServer, name: str, seed: int, request: pytest.FixtureRequest
-) -> None:
+def test_memory_and_server_agree_when_the_clock_is_set_back(valkey: LocalServer, name: str, seed: int) -> None:
     """Remembered keys and kept done tasks are excluded, because one side checks their ends earlier."""
-    if (name, seed) in {("lifo lanes", 1), ("utube", 1)}:
-        reason = "these sequences give a lane another next start in memory than on a server"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     driver, options = DRIVERS[name]
     twins = Twins(f"{valkey.url}?prefix={uuid4().hex}", driver, options, seed, listens=False, start=100_000)
     twins.keyed = twins.has_checkpoints = False

@@ -41,7 +41,6 @@ local function read_pace(by, popped)
   end
   pace.tube_interval, pace.jitter, pace.tube_most, pace.rounds, pace.tube_from = interval + 0, jitter + 0, most + 0, rounds == '1', from + 0
   pace.tube_burst = tonumber(burst) or 1
-  if pace.tube_interval > 0 or pace.rounds then pace.noted = 1 end
   pace.taken = pace.taken + by
   pace.full = is_full()
   lane_key = pace.key ~= '' and pace.key
@@ -50,7 +49,7 @@ end
 
 -- Give the lane the last turn in the round.
 local function give_turn()
-  if pace.rounds then pace.turn = call('HINCRBY', M, 'rounds', 1) end
+  if pace.rounds then pace.turn, pace.noted = call('HINCRBY', M, 'rounds', 1), 1 end
 end
 
 -- Return the lane's interval, and the number of takes that may start at once.
@@ -68,6 +67,7 @@ end
 
 -- Note that a task of the lane has started.
 local function note_start(id, attempts)
+  if pace.tube_interval > 0 then pace.noted = 1 end
   if pace.noted == 0 then return end
   local interval, burst = lane_rate()
   local at = burst > 1 and math.max(now, full_at(interval)) or now
@@ -97,8 +97,8 @@ local function update_cooldown()
   local full = full_at(interval)
   local moment = math.max(pace.blocked, full - lead)
   pace.free = moment <= now and full > now and 1 or 0
-  if pace.free == 1 then moment = full end
-  if moment <= now then moment = 0 end
+  -- A block that has ended must not return when the clock is set back.
+  if moment <= now then moment, pace.blocked = pace.free == 1 and full or 0, 0 end
   if moment > 0 and moment ~= pace.cooldown then
     call('ZADD', M .. ':rests', moment, lane)
     --#include note_due
@@ -110,7 +110,9 @@ end
 
 -- Note that a run has ended: with interval_from='ack' the interval starts again.
 local function note_end()
-  if pace.noted == 0 or (pace.from >= 0 and pace.from or pace.tube_from) == 0 then return end
+  if (pace.from >= 0 and pace.from or pace.tube_from) == 0 then return end
+  if pace.tube_interval > 0 then pace.noted = 1 end
+  if pace.noted == 0 then return end
   pace.at, pace.at_before = now, now
   update_cooldown()
 end
