@@ -931,11 +931,8 @@ class Engine:
             entry.until = until if until - now < LONGEST else now + LONGEST
         self._go(entry, "touch", entry.hold)
 
-    def set_ttr(self, now: int, entry: Entry, span: int | None, *, gives: bool = False) -> None:
-        """End the current take `span` from now; None: its ttr from now. `gives`: a task without a ttr gets this one."""
-        if gives and entry.ttr is None:
-            self.has_deadlines = self.uses_time = True
-            entry.ttr = span
+    def set_ttr(self, now: int, entry: Entry, span: int | None) -> None:
+        """End the current take `span` from now; None: its ttr from now."""
         if entry.ttr is not None:
             entry.until = now + (entry.ttr if span is None else span)
             self._go(entry, "touch", entry.hold)

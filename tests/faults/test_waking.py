@@ -286,6 +286,23 @@ def test_stale_take_request_takes_nothing(valkey: LocalServer) -> None:
         assert tube.statistics().tasks["ready"] == 1
 
 
+def test_task_taken_ahead_for_another_ttr_goes_back_to_its_tube(server: LocalServer) -> None:
+    """The caller for which it was taken has left; the next one wants another ttr."""
+    with tubes.connect(server.url) as queue, tubes.connect(server.url, session_ttl=31.0) as other:
+        tube = queue.create_tube("load", "fifottl", ttr=60)
+        pool = ThreadPoolExecutor()
+        first = pool.submit(tube.take, 1, ttr=2)
+        assert are_blocked(server)
+        second = pool.submit(tube.take, 20, ttr=500)
+        assert first.result() is None
+        other.tube("load").put("job")
+        task = second.result()
+        assert task is not None
+        assert task.due is not None
+        assert task.due - task.created > 400
+        assert (task.attempts, task.ttr) == (1, 60)
+
+
 @pytest.mark.parametrize("takes", ["take", "take_many", "take_for", "next", "by priority"])
 def test_take_finds_a_task_put_after_a_take_any_on_the_tube_ended(valkey: LocalServer, takes: str) -> None:
     """The server still holds a take of a `take_any` that got a task of another tube: this take gets nothing."""

@@ -6,8 +6,11 @@ import asyncio
 import random
 import threading
 import time
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 import pytest
 
@@ -451,3 +454,95 @@ def test_take_for_another_session_does_not_disturb_its_replies(proxied_url: str,
         tube.put("once")
         counted = tube.statistics().calls
         assert (counted["put"], counted["take"]) == (2, 1)
+
+
+class Dying:
+    """A process that dies after some round trips: nothing that it sends later arrives."""
+
+    def __init__(self, proxy: Proxy, trips: int) -> None:
+        self.is_dead = False
+        self._left = trips
+        self._lock = threading.Lock()
+        proxy.cuts = self._count
+
+    def _count(self, request: bytes) -> bool:
+        with self._lock:
+            self._left -= 1
+            self.is_dead = self.is_dead or self._left < 0
+        if self.is_dead:
+            raise ConnectionResetError
+        return False
+
+
+#: Waiting takes for three seconds.
+WAITING_TAKES: dict[str, Any] = {
+    "take": lambda queue, tube: tube.take(30, ttr=3),
+    "take_many": lambda queue, tube: tube.take_many(3, 30, ttr=3),
+    "take_any": lambda queue, tube: queue.take_any([tube], 30, ttr=3),
+    "by priority": lambda queue, tube: queue.take_any([tube], 30, ttr=3, order="pri"),
+    "take_many of tubes": lambda queue, tube: queue.take_many([tube], 3, 30, ttr=3),
+}
+
+
+class Life(NamedTuple):
+    """One process that makes a call and may die, as the next process of its service sees it."""
+
+    has_returned: bool
+    #: Seconds that the takes last from the put of their tasks.
+    leases: list[float]
+
+
+def live(valkey: LocalServer, api: str, take: Any, trips: int) -> Life:
+    """Wait in a process that dies after these round trips, and put a task. The session of the process lives on."""
+    prefix, uuid, dying, ends = f"?prefix={uuid4().hex}", uuid4().hex, list[Dying](), list[Any]()
+    with (
+        tubes.connect(valkey.url + prefix, session_ttl=40.0) as service,
+        Proxy(valkey) as proxy,
+        ThreadPoolExecutor(1) as pool,
+        valkey.client() as client,
+    ):
+        service.admin.identify(uuid, create=True)
+        tube = service.create_tube("load", "fifottl")
+
+        def wait_by_thread() -> None:
+            with tubes.connect(proxy.url + prefix, session_ttl=41.0) as queue:
+                queue.admin.identify(uuid)
+                mine = queue.tube("load")
+                ends.append(queue.close)
+                dying.append(Dying(proxy, trips))
+                take(queue, mine)
+
+        async def wait_by_loop() -> None:
+            async with tubes.aio.connect(proxy.url + prefix, session_ttl=41.0) as queue:
+                await queue.admin.identify(uuid)
+                mine = await queue.tube("load")
+                call = asyncio.ensure_future(take(queue, mine))
+                ends.append(partial(asyncio.get_running_loop().call_soon_threadsafe, call.cancel))
+                dying.append(Dying(proxy, trips))
+                await call
+
+        done = pool.submit(wait_by_thread if api == "threads" else lambda: asyncio.run(wait_by_loop()))
+        assert eventually(lambda: bool(dying))
+        assert eventually(lambda: dying[0].is_dead or bool(client.info("clients")["blocked_clients"]))
+        tube.put("job")
+        assert eventually(lambda: dying[0].is_dead or done.done())
+        leases = [(task.due or 1e18) - task.created for task in tube.select("taken")]
+        with suppress(TubesError, RuntimeError):  # An event loop that has ended is closed.
+            ends[0]()
+        return Life(not dying[0].is_dead and done.exception() is None, leases)
+
+
+@pytest.mark.parametrize("name", WAITING_TAKES)
+@pytest.mark.parametrize("api", ["threads", "asyncio"])
+def test_waiting_take_of_a_dying_process_keeps_its_ttr(
+    valkey: LocalServer, monkeypatch: pytest.MonkeyPatch, api: str, name: str
+) -> None:
+    """The process dies after each of its round trips."""
+    monkeypatch.setattr(attempt, "PATIENCE", 0.1)
+    lives: list[Life] = []
+    while not lives or not lives[-1].has_returned:
+        lives.append(live(valkey, api, WAITING_TAKES[name], len(lives)))
+    leases = [lease for life in lives for lease in life.leases]
+    assert len(lives) > 2
+    assert leases
+    assert max(leases) < 33

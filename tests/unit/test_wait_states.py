@@ -31,7 +31,7 @@ DOUBTS = {WaitState.UNSURE, WaitState.SENT_AGAIN, WaitState.OVERDUE_AGAIN}
 class Caller:
     """A waiter that counts its wake-ups."""
 
-    timeout = None
+    timeout = span = None
 
     def __init__(self, owner: Any, request: Any = None) -> None:
         self.owner = owner
@@ -172,7 +172,7 @@ class Server:
         self.done[id] = method
         return id
 
-    def take_waiting(self, count: int, undo: object) -> Any:
+    def take_waiting(self, count: int, span: object, undo: object) -> Any:
         id = yield from self._reply("take")
         return 0 if id is None else (id, b"t", 1, id, -1, b"")
 

@@ -333,12 +333,9 @@ class AsyncQueue:
                 return task
         if patience == 0:
             return None
-        waiter = LoopWaiter(ports[0].clock, patience)
-        if ttr is None:
-            task = await waiter.wait(AnyOf(ports))
-            return task
-        tasks = await waiter.wait(AnyOf(ports), partial(AsyncTask._top_up, limit=1, span=micros("ttr", ttr)))
-        return tasks[0] if tasks else None
+        span = None if ttr is None else micros("ttr", ttr)
+        task = await LoopWaiter(ports[0].clock, patience, span=span).wait(AnyOf(ports))
+        return task
 
     async def _take_by_pri(self, tubes: list[AsyncTube], ttr: Seconds | None) -> AsyncTask | None:
         """Take the task with the smallest priority, then the smallest id, among the first tasks of these tubes."""
@@ -393,8 +390,9 @@ class AsyncQueue:
             raise
         if tasks or patience == 0:
             return tasks
-        top_up = partial(AsyncTask._top_up, limit=count, span=None if ttr is None else micros("ttr", ttr))
-        tasks = await LoopWaiter(ports[0].clock, patience).wait(AnyOf(ports), top_up)
+        span = None if ttr is None else micros("ttr", ttr)
+        top_up = partial(AsyncTask._top_up, limit=count, span=span)
+        tasks = await LoopWaiter(ports[0].clock, patience, span=span).wait(AnyOf(ports), top_up)
         return tasks or []
 
     @property

@@ -131,8 +131,11 @@ class AsyncTask(TaskView[T]):
 
     async def _top_up(self, limit: int, span: int | None) -> list[AsyncTask[T]]:
         """Return this task, which a waiting call got, and more available tasks, up to `limit` in all."""
-        reply = self._tube._port.top_up(self, limit, span)
-        return await reply if type(reply) is CoroutineType else reply
+        if limit == 1:
+            return [self]
+        reply = self._tube._port.take_many(limit - 1, span)
+        others: list[AsyncTask[T]] = await reply if type(reply) is CoroutineType else reply
+        return [self, *others]
 
     async def __aenter__(self) -> AsyncTask[T]:
         self._check_taken()

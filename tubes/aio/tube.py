@@ -247,7 +247,7 @@ class AsyncTube(Generic[T, R]):
         `timeout`: seconds to wait; None: forever; 0: do not wait. Waiting calls are served in the order of arrival.
         Returns None on timeout.
         `ttr`: seconds to run for this take only; later takes use the task's own ttr. A task without a ttr keeps this
-        one for later takes. On a server a call that has waited costs one more round trip.
+        one for later takes.
 
         Raises `OptionNotSupported` for a ttr if the driver has none.
 
@@ -285,10 +285,8 @@ class AsyncTube(Generic[T, R]):
         top_up = partial(AsyncTask._top_up, limit=count, span=span)
         reply = self._port.take_many(count, span)
         tasks = await reply if type(reply) is CoroutineType else reply
-        while not tasks and patience != 0:
-            found = await LoopWaiter(self._port.clock, patience).wait(self._port, top_up)
-            if found != []:  # Otherwise the ttr of the first task has ended already.
-                return found or []
+        if not tasks and patience != 0:
+            tasks = await LoopWaiter(self._port.clock, patience, span=span).wait(self._port, top_up) or []
         return tasks
 
     async def _first(self) -> tuple[int, int] | None:

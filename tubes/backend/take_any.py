@@ -145,7 +145,7 @@ class AnyOf:
 class SubWaiter:
     """The waiter in the line of one tube for a caller that waits on several."""
 
-    __slots__ = ("_any_of", "_parent", "deadline", "owner", "request", "result", "timeout")
+    __slots__ = ("_any_of", "_parent", "deadline", "owner", "request", "result", "span", "timeout")
 
     def __init__(self, any_of: AnyOf, parent: Waiter, port: AnyPort) -> None:
         self._any_of: Final = any_of
@@ -156,6 +156,7 @@ class SubWaiter:
         self.deadline: int | None = parent.deadline
         self.owner: AnyPort = port
         self.request: Final = None
+        self.span: Final = parent.span
 
     def is_done(self) -> bool:
         """True if another sub-waiter has won, or the caller has timed out or was cancelled."""

@@ -63,6 +63,11 @@ class Waiter(Protocol):
         """The put, which only the backend reads; None for a take."""
         ...
 
+    @property
+    def span(self) -> int | None:
+        """The ttr of the take in microseconds; None: the task's own."""
+        ...
+
     def is_done(self) -> bool:
         """True if the caller needs no result any more."""
         ...
@@ -91,9 +96,9 @@ class TaskEnd(NamedTuple):
 class ThreadWaiter:
     """A thread that sleeps on its own lock."""
 
-    __slots__ = ("_clock", "_lock", "deadline", "owner", "request", "result", "timeout")
+    __slots__ = ("_clock", "_lock", "deadline", "owner", "request", "result", "span", "timeout")
 
-    def __init__(self, clock: Clock, timeout: int | None, request: object = None) -> None:
+    def __init__(self, clock: Clock, timeout: int | None, request: object = None, span: int | None = None) -> None:
         self._clock = clock
         self.timeout: Final = timeout
         self._lock = threading.Lock()
@@ -102,6 +107,7 @@ class ThreadWaiter:
         self.deadline: int | None = None
         self.owner: Any = None
         self.request: Final = request
+        self.span: Final = span
 
     def wait(self, line: WaitLine, then: Callable[[Any], object] | None = None) -> Any:
         """Wait for the result and return it; None after the timeout. Raises the result if it is an error.
@@ -160,9 +166,9 @@ class ThreadWaiter:
 class LoopWaiter:
     """An asyncio task that waits for a future of its event loop."""
 
-    __slots__ = ("_clock", "_future", "_loop", "deadline", "is_done", "owner", "request", "result", "timeout")
+    __slots__ = ("_clock", "_future", "_loop", "deadline", "is_done", "owner", "request", "result", "span", "timeout")
 
-    def __init__(self, clock: Clock, timeout: int | None, request: object = None) -> None:
+    def __init__(self, clock: Clock, timeout: int | None, request: object = None, span: int | None = None) -> None:
         self._clock = clock
         self.timeout: Final = timeout
         self._loop = asyncio.get_running_loop()
@@ -173,6 +179,7 @@ class LoopWaiter:
         self.is_done: Final = self._future.done
         self.owner: Any = None
         self.request: Final = request
+        self.span: Final = span
 
     async def wait(self, line: WaitLine, then: Callable[[Any], Awaitable[object]] | None = None) -> Any:
         """Wait for the result, as `ThreadWaiter.wait` does. A cancelled wait loses no task either."""

@@ -129,6 +129,8 @@ class Ownership(Bench):
         assert self.refuses(lambda take: take(ttr=5), *takes, error=OptionNotSupported)
         assert self.refuses(lambda task: self.tube.touch(task, ttr=5), held, error=OptionNotSupported)
         assert self.tube.peek(ready).take().id == ready.id
+        waits = partial(self.queue.take_any, [self.tube], 5)
+        assert self.refuses(lambda order: waits(ttr=5, order=order), "tubes", "pri", error=OptionNotSupported)
 
     @lacks("delay")
     def test_delayed_release_is_refused_where_the_driver_has_no_delay(self) -> None:

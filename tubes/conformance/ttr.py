@@ -193,3 +193,19 @@ class TimeToRun(Bench):
             task = self.result_of(waiting)
             assert (task.due, task.ttr) == (self.clock.now() + 2, 60)
             self.tube.delete(task)
+
+    @needs("ttr")
+    def test_each_waiting_take_begins_with_its_own_ttr(self) -> None:
+        spans = (2, 9, None)
+        waiting = []
+        for number, span in enumerate(spans, 1):
+            options = {} if span is None else {"ttr": span}
+            waiting.append(self.begin(self.tube, "take", 5, **options))
+            assert self.has_waiters(number)
+        for _ in spans:
+            self.put()
+        tasks = [self.result_of(call) for call in waiting]
+        assert [task.ttr for task in tasks] == [2, 9, None]
+        assert [task.due for task in tasks] == [self.clock.now() + 2, self.clock.now() + 9, None]
+        assert self.count("touch") == 0
+        assert self.changes_state(tasks[0], "taken", "ready", after=2)

@@ -31,7 +31,7 @@ WRITES: Final = frozenset(
         *("ack", "ack_many", "ack_with", "again", "alter", "block", "bury", "cancel", "change_seen", "checkpoint"),
         *("configure", "decline", "delete", "delete_many", "drop", "evict", "forget_key", "kick_task", "listen"),
         *("next", "pause", "put", "put_many", "relay", "release", "release_all", "release_many", "release_unfailed"),
-        *("renew_many", "set_ttr", "take", "take_many", "take_task", "top_up", "touch", "truncate", "update"),
+        *("renew_many", "set_ttr", "take", "take_many", "take_task", "touch", "truncate", "update"),
     )
 )
 #: The methods that return a coroutine in the asyncio API.
@@ -126,7 +126,7 @@ class AsyncSyncedPort:
         try:
             await synced
         except asyncio.CancelledError:
-            if name.startswith(("put", "take", "top_up")):
+            if name.startswith(("put", "take")):
                 self._port.shared.give_back(result, is_put=name.startswith("put"))
             raise
         if self._port.closed_error is not None and not self._syncer.is_synced:

@@ -74,15 +74,6 @@ class CallPort(Port[F]):
 
         return self._do(act)
 
-    def top_up(self, first: F, limit: int, span: int | None = None) -> list[F]:
-        """Return the task that a waiter got and more available tasks, up to `limit`, each for `span` if given."""
-        if span is None:
-            return [first, *self.take_many(limit - 1)]
-        try:
-            return [self.set_ttr(first, span, gives=True), *self.take_many(limit - 1, span)]
-        except TaskNotTaken:  # The ttr of the first task has ended already.
-            return []
-
     def ack_many(self, tasks: object) -> dict[int, bool]:
         """End held tasks as done."""
         return self._do_many(tasks, lambda now, entries: ack_many(self._engine, now, entries))
@@ -314,12 +305,12 @@ class CallPort(Port[F]):
 
         return self._do_held(task, act, finishes=False)
 
-    def set_ttr(self, task: object, span: int | None, *, gives: bool = False) -> F:
-        """End the current take `span` microseconds from now; with `gives`, also for a task without a ttr."""
+    def set_ttr(self, task: object, span: int | None) -> F:
+        """End the current take `span` microseconds from now."""
 
         def act(now: int, entry: Entry) -> None:
             self.require_option("ttr")
-            self._engine.set_ttr(now, entry, span, gives=gives)
+            self._engine.set_ttr(now, entry, span)
 
         return self._do_held(task, act, finishes=False)
 

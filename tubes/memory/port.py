@@ -309,6 +309,8 @@ class Port(PortBase[F]):
     def enlist(self, waiter: Waiter) -> None:
         """Serve the waiter at once if possible, else put it at the end of its line."""
         waiter.owner = self
+        if waiter.span is not None:
+            self.require_option("ttr")
 
         def act(now: int) -> None:
             if waiter.timeout is not None:

@@ -129,7 +129,7 @@ class SharedTube:
                 waiter = next(iter(take_waiters))
                 owner = waiter.owner
                 if not self.is_late(waiter, now):
-                    entry = engine.take(now, owner.hold)
+                    entry = engine.take(now, owner.hold, waiter.span)
                     if entry is None:
                         break
                     waiter.result = snapshot(owner.kind, owner.tube, entry, engine.has_deadlines)

@@ -352,12 +352,9 @@ class Queue:
                 return task
         if patience == 0:
             return None
-        waiter = ThreadWaiter(ports[0].clock, patience)
-        if ttr is None:
-            task = waiter.wait(AnyOf(ports))
-            return task
-        tasks = waiter.wait(AnyOf(ports), partial(Task._top_up, limit=1, span=micros("ttr", ttr)))
-        return tasks[0] if tasks else None
+        span = None if ttr is None else micros("ttr", ttr)
+        task = ThreadWaiter(ports[0].clock, patience, span=span).wait(AnyOf(ports))
+        return task
 
     def _take_by_pri(self, tubes: list[Tube], ttr: Seconds | None) -> Task | None:
         """Take the task with the smallest priority, then the smallest id, among the first tasks of these tubes."""
@@ -417,8 +414,9 @@ class Queue:
             raise
         if tasks or patience == 0:
             return tasks
-        top_up = partial(Task._top_up, limit=count, span=None if ttr is None else micros("ttr", ttr))
-        tasks = ThreadWaiter(ports[0].clock, patience).wait(AnyOf(ports), top_up)
+        span = None if ttr is None else micros("ttr", ttr)
+        top_up = partial(Task._top_up, limit=count, span=span)
+        tasks = ThreadWaiter(ports[0].clock, patience, span=span).wait(AnyOf(ports), top_up)
         return tasks or []
 
     @property

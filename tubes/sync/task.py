@@ -144,7 +144,10 @@ class Task(TaskView[T]):
 
     def _top_up(self, limit: int, span: int | None) -> list[Task[T]]:
         """Return this task, which a waiting call got, and more available tasks, up to `limit` in all."""
-        return self._tube._port.top_up(self, limit, span)
+        if limit == 1:
+            return [self]
+        others: list[Task[T]] = self._tube._port.take_many(limit - 1, span)
+        return [self, *others]
 
     def __enter__(self) -> Task[T]:
         self._check_taken()

@@ -266,7 +266,7 @@ class Tube(Generic[T, R]):
         `timeout`: seconds to wait; None: forever; 0: do not wait. Waiting calls are served in the order of arrival.
         Returns None on timeout.
         `ttr`: seconds to run for this take only; later takes use the task's own ttr. A task without a ttr keeps this
-        one for later takes. On a server a call that has waited costs one more round trip.
+        one for later takes.
 
         Raises `OptionNotSupported` for a ttr if the driver has none.
 
@@ -309,10 +309,8 @@ class Tube(Generic[T, R]):
         span = None if ttr is None else micros("ttr", ttr)
         top_up = partial(Task._top_up, limit=count, span=span)
         tasks = self._port.take_many(count, span)
-        while not tasks and patience != 0:
-            found = ThreadWaiter(self._port.clock, patience).wait(self._port, top_up)
-            if found != []:  # Otherwise the ttr of the first task has ended already.
-                return found or []
+        if not tasks and patience != 0:
+            tasks = ThreadWaiter(self._port.clock, patience, span=span).wait(self._port, top_up) or []
         return tasks
 
     def _first(self) -> tuple[int, int] | None:

@@ -1,15 +1,11 @@
 -- Restart the ttr of a held task with this span; later takes use its own ttr.
--- ARGV  6, 7, 8 as for ack, 9 microseconds ('': its own ttr), 10 '1': a task without a ttr gets this one
+-- ARGV  6, 7, 8 as for ack, 9 microseconds ('': its own ttr)
 -- reply  as for ack
 --#include begin
 --#include find_held
 local due
 task.due = due_of(task.id)
 call('HDEL', M, '')
-if ARGV[10] and not task.ttr then
-  task.ttr = tonumber(ARGV[9])
-  write(task)
-end
 if task.ttr then
   due = now + (tonumber(ARGV[9]) or task.ttr)
 --#move touch t

@@ -1,5 +1,6 @@
 -- Take the next task.
--- ARGV  6 how many callers in the process wait if no task can be taken ('': none), 7 the process
+-- ARGV  6 how many callers in the process wait if no task can be taken ('': none), 7 the process, 8 '', 9 as for
+--       take_task
 -- reply  the task as `encode_task` encodes it; if no task can be taken, the next due time (0: none)
 --#include begin
 local id
@@ -32,6 +33,14 @@ if not id then
 --#include flush
   return soonest or 0
 end
+--#if TIMED
+if ARGV[9] then
+--#slow
+  local task = read(id, call('HGET', M .. ':tasks', id))
+--#include start
+--#fast
+end
+--#end
 --#include take_popped
 --#done result
 return result .. stored

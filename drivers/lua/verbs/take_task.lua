@@ -40,16 +40,4 @@ end
 --#else
 pull(task)
 --#end
-local ttr = tonumber(ARGV[9]) or task.ttr
-local due = ttr and now + ttr
---#if TIMED
-if ttr and not task.ttr then
-  task.ttr = ttr
-  write(task)
-end
---#end
-task.owner = ARGV[1]
---#move take r
---#include encode_facts
---#done result
-return result .. task.value
+--#include start

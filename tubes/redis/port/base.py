@@ -338,13 +338,17 @@ class Port(PortBase[F]):
 
     # -- takes of waiters, and undoing calls ---------------------------------------------------------------------------
 
-    def take_waiting(self, count: int, undo: Callable[[Reply], None] | None = None) -> Flow[Parsed | int]:
-        """Take for one of `count` waiters; return a task for `show`, or the next due time."""
-        words = (count, self.connection.store.process)
-        reply = yield from self.run_script("take", words, undo=undo, slot=SERVING)
+    def _waiter_words(self, count: int, span: int | None) -> tuple[Word, ...]:
+        return count, self.connection.store.process, *(() if span is None else ("", span))
+
+    def take_waiting(
+        self, count: int, span: int | None = None, undo: Callable[[Reply], None] | None = None
+    ) -> Flow[Parsed | int]:
+        """Take for one of `count` waiters, for `span` if given; return a task for `show`, or the next due time."""
+        reply = yield from self.run_script("take", self._waiter_words(count, span), undo=undo, slot=SERVING)
         return task_codec.parse(reply) if type(reply) is bytes else number_of(reply)
 
-    def take_ahead(self, count: int) -> ScriptCall | None:
+    def take_ahead(self, count: int, span: int | None = None) -> ScriptCall | None:
         """Return the call of `take_waiting`, to be sent ahead of a task; None if the tube must be opened first.
 
         The caller ignores an error reply: it means that the call took no task.
@@ -352,8 +356,8 @@ class Port(PortBase[F]):
         session = self.session
         if session is None or self.closed_error is not None:
             return None
-        args = (count, self.connection.store.process)
-        call = ScriptCall(session.version.script("take"), self.shared.key, args, session, slot=AHEAD)
+        words = self._waiter_words(count, span)
+        call = ScriptCall(session.version.script("take"), self.shared.key, words, session, slot=AHEAD)
         call.begin(AHEAD)  # From now on the call can be cancelled by its number.
         return call
 
@@ -403,6 +407,8 @@ class Port(PortBase[F]):
     def enlist(self, waiter: Waiter) -> None:
         """Append the waiter to its queue."""
         waiter.owner = self
+        if waiter.span is not None:
+            self.require_option("ttr")
         if self.closed_error is not None:
             raise self.closed_error()
         if waiter.timeout is not None:

@@ -20,7 +20,7 @@ from uuid import uuid4
 from tubes.drivers.engine import CANCELLED_KEPT
 from tubes.drivers.moves import State
 from tubes.drivers.options import Seconds, micros
-from tubes.errors import DuplicateKey, TaskNotTaken, TubeFull, TubesError
+from tubes.errors import DuplicateKey, TubeFull, TubesError
 from tubes.redis import task_codec
 from tubes.redis.port import ends, look, puts
 from tubes.redis.port.base import Port, identity_of
@@ -239,17 +239,6 @@ def take_many(port: Port[F], limit: int, span: int | None = None) -> Flow[list[F
         port.connection.run_undos()
         raise
     return tasks
-
-
-def top_up(port: Port[F], first: F, limit: int, span: int | None = None) -> Flow[list[F]]:
-    """Return the waiter's task and up to `limit - 1` more available tasks, each taken for `span` if it is given."""
-    try:
-        if span is not None:
-            first = yield from port.run_request("set_ttr", port.task_request(first, span, "1"))
-        others = yield from take_many(port, limit - 1, span)
-    except TaskNotTaken:  # The time to run of the first task has ended.
-        return []
-    return [first, *others]
 
 
 def show_many(port: Port[F], reply: list[Reply]) -> list[F]:

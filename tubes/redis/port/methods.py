@@ -59,7 +59,6 @@ class TubePort(Port[F]):
 
     put_many = change_method(batch.put_many)
     take_many = flow_method(batch.take_many)
-    top_up = flow_method(batch.top_up)
     ack_many = batch.ack_many
     release_many = batch.release_many
     renew_many = batch.renew_many

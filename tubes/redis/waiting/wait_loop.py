@@ -149,7 +149,7 @@ class Serving:
                 port.untake(reply)
 
         try:
-            reply = yield from port.take_waiting(self._queue.count(), undo)
+            reply = yield from port.take_waiting(self._queue.count(), waiter.span, undo)
         except ConnectionLost:
             raise
         except TubesError as error:
@@ -449,7 +449,7 @@ class WaitLoop:
         words = ("BZPOPMIN", *(f"{self._key}:{marker}" for marker in markers), f"{self._patience(soonest):.4f}")
         with queue.lock:  # Under the lock, so that a waiter that leaves finds the take that was sent for it.
             first, count = queue.first(queue.take_waiters), queue.count()
-            call = None if first is None or store.manual else first.owner.take_ahead(count)
+            call = None if first is None or store.manual else first.owner.take_ahead(count, first.span)
             if first is not None and call is not None:
                 queue.ahead = TakeAhead(first, call)
 

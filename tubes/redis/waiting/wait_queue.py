@@ -230,13 +230,13 @@ class WaitQueue:
     def give_ahead(self, ahead: TakeAhead, task: object) -> bool:
         """Give a task that was taken ahead to the first waiter, even if its timeout has just passed.
 
-        Return False if the first waiter does not belong to the session of the take, or if the take is stale.
+        Return False if the take is stale, or differs from the one of the first waiter in its session or its ttr.
         """
         with self.lock:
             first = next(
                 (waiter for waiter in self.take_waiters if not waiter.is_done() and not waiter.has_left()), None
             )
-            if not ahead.is_open or first is None or first.owner is not ahead.port:
+            if not ahead.is_open or first is None or first.owner is not ahead.port or first.span != ahead.waiter.span:
                 return False
             if ahead.port.session != ahead.call.session or not self.give(first, task):
                 return False
