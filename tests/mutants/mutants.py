@@ -71,8 +71,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "selection ignores the kind of a reason",
         "drivers/lua/lib/filters.lua",
-        "return kind == wanted or",
-        "return",
+        "if kind ~= wanted and reason ~= wanted then",
+        "if reason ~= wanted then",
         _of(_FIFO_ON_REDIS, "selection_filters_by_reason_and_its_kind"),
     ),
     Mutant(
@@ -191,8 +191,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "emptied lane gets its burst back at once",
         "drivers/rate_limits.py",
-        "            moment = self.full_at()\n",
-        "            moment = 0\n",
+        "self.blocked, moment = 0, self.full_at()",
+        "self.blocked, moment = 0, 0",
         ("tests/unit/test_rate_limits.py",),
     ),
     Mutant(
@@ -449,8 +449,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "emptied lane of a server gets its burst back at once",
         "drivers/lua/lib/paces.lua",
-        "if pace.free == 1 then moment = full end",
-        "if pace.free == 1 then moment = 0 end",
+        "pace.free == 1 and full or 0, 0 end",
+        "0, 0 end",
         _of(_UTUBETTL_ON_REDIS, "emptied_lane_keeps_its_starts_until_its_burst_is_full"),
     ),
     Mutant(
@@ -611,9 +611,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "batch of a waiter has one task too many",
-        "tubes/memory/calls.py",
-        "return [first, *self.take_many(limit - 1)]",
-        "return [first, *self.take_many(limit)]",
+        "tubes/sync/task.py",
+        "take_many(limit - 1, span)",
+        "take_many(limit, span)",
         _of(_FIFO, "waiting_take_many_gets_several_tasks_of_one_batch"),
     ),
     # -- waiting on a server, and retries ------------------------------------------------------------------------------
