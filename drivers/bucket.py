@@ -33,6 +33,12 @@ class TokenBucket:
         self._moment = 0
         self._takes = (0, 0)
 
+    def configure(self, interval: int, burst: int) -> None:
+        """Set the rate. The bucket keeps the time since it was empty, so a larger burst brings no tokens by itself."""
+        more = (burst - 1) * interval - (self.burst - 1) * self.interval
+        scheduled = self.scheduled if self.scheduled == -NEVER else self.scheduled + more
+        self.scheduled, self.interval, self.burst = scheduled, interval, burst
+
     def start(self, now: int, take: int) -> None:
         """Use a token for the take with this number."""
         first = self._takes[0] if now == self._moment else take
@@ -49,7 +55,7 @@ class TokenBucket:
 
     def apply(self, now: int) -> None:
         """Stop takes until the next token, if the bucket is empty."""
-        # More than `burst` takes ahead means that the clock was set back, or the options have changed.
+        # More than `burst` takes ahead means that the clock was set back.
         self.scheduled = min(self.scheduled, now + (self.burst - 1) * self.interval)
         moment = self._next_start()
         self.due = moment if moment > now else NEVER

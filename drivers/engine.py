@@ -218,7 +218,7 @@ class Engine:
         # True if the rank of a task is not just its id even if its put has no priority.
         self._ranks_all = self._signs[1] < 0 or self._hook is not None or self._pri > 0
         self.has_deadlines = self.has_deadlines or self._ttl is not None or self._ttr is not None
-        self.bucket.interval, self.bucket.burst = options.get("rate", 0), options.get("burst", 1)
+        self.bucket.configure(options.get("rate", 0), options.get("burst", 1))
         self.has_rate_limits = self.has_rate_limits or self.bucket.interval > 0 or options.get("interval", 0) > 0
         no_more_plain = self.plain and (self._extras is not None or self.capacity > 0)
         self.uses_time = self.uses_time or self.has_deadlines or self.has_rate_limits or no_more_plain or keep_done > 0

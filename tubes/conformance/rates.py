@@ -164,6 +164,22 @@ class Rates(Bench):
         assert self.result_of(call).id == tasks[3].id
         assert len(self.drain()) == 5
 
+    def test_altered_burst_brings_no_tokens(self) -> None:
+        self.limit(rate=10, burst=20)
+        self.puts(60)
+        assert len(self.drain()) == 20
+        for changes in ({"burst": 1}, {"rate": 1}, {"rate": 0.5, "burst": 3}):
+            self.tube.alter(**changes)
+            assert self.tube.take(timeout=0) is None
+            self.tube.alter(rate=10, burst=20)
+            assert self.tube.take(timeout=0) is None
+        self.clock.advance(0.3)
+        self.tube.alter(burst=1)
+        self.tube.alter(burst=20)
+        assert len(self.drain()) == 3
+        self.clock.advance(9)
+        assert len(self.drain()) == 20
+
     def test_options_show_the_rate_per_second(self) -> None:
         for rate, per_second in (
             ("3/s", 3),

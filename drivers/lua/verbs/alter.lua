@@ -2,7 +2,7 @@
 -- new options, and calls again.
 -- ARGV  6 a new, unique name for these options, 7 the options, 8 the capacity, 9 the limits of its lanes ('': none),
 --       10 '1': its lanes get a capacity for the first time, 11 microseconds by which takes may be ahead of
---       the rate: (burst - 1) times the time of a token
+--       the rate: (burst - 1) times the time of a token, 12 by how many microseconds this is more than before
 -- reply  nothing
 --#include begin
 if replayed then return end
@@ -24,10 +24,10 @@ if call('HGET', M, 'options') ~= ARGV[7] then
     call('HSET', M, 'pacing', pacing, 'repace', 0, 'soonest', 0)
   end
 --#end
-  -- As in bucket.lua, by the new rate; and callers may take sooner.
+  -- The bucket keeps the time since it was empty. Callers may take sooner.
   local scheduled, starts = string.match(META.bucket or '', '^(%S+)(.*)$')
-  if scheduled and scheduled - ARGV[11] > now then
-    call('HSET', M, 'bucket', string.format('%.0f', now + ARGV[11]) .. starts)
+  if scheduled then
+    call('HSET', M, 'bucket', string.format('%.0f', math.min(scheduled + ARGV[12], now + ARGV[11])) .. starts)
   end
   if waiting then call('ZADD', M .. ':marker', 0, 1) end
   if META.filling and META.filling + 0 > now then

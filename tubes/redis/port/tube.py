@@ -108,8 +108,8 @@ def set_options(port: Port[F], changes: Options, *required: str) -> Flow[None]:
     def words(version: OptionsVersion) -> tuple[Word, ...]:
         wanted = apply_changes({**dict.fromkeys(required, 0), **version.options}, changes)
         counts = "1" if "lane_capacity" in wanted and "lane_capacity" not in version.options else ""
-        ahead = (wanted.get("burst", 1) - 1) * wanted.get("rate", 0)
-        limits = encode_lane_options(wanted), counts, ahead
+        before, ahead = ((each.get("burst", 1) - 1) * each.get("rate", 0) for each in (version.options, wanted))
+        limits = encode_lane_options(wanted), counts, ahead, ahead - before
         return uuid4().hex, describe_options(wanted), wanted.get("capacity", 0), *limits
 
     yield from port.run_script("alter", words)
