@@ -39,7 +39,7 @@ from tubes.values.lane import LaneInfo
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions, put_options
 from tubes.values.reasons import most_frequent
 from tubes.values.statistics import Statistics
-from tubes.values.task import ENDED, R, T, checkpoint_changes, log_lost_take
+from tubes.values.task import ENDED, R, T, checkpoint_changes, log_buried, log_lost_take
 
 
 class AsyncTube(Generic[T, R]):
@@ -117,7 +117,8 @@ class AsyncTube(Generic[T, R]):
         `key`: a string. A tube has at most one task with this key, in any state. A buried task keeps its key until it
         is done after a kick, deleted or replaced. `on_duplicate` decides about a second put: `"keep"` returns the
         existing task (`task.created_now` is False), `"replace"` deletes it and puts the new one, `"update"` gives it
-        the new data, as `update` does, and ignores all other options, `"raise"` raises `DuplicateKey`;
+        the new data, as `update` does, and ignores all other options, `"raise"` raises `DuplicateKey`. With `"keep"`
+        and `"update"` a buried task stays buried: `task.state` tells, and the first time in a tube logs a warning;
         `key_ttl`: seconds for which the key is remembered after its task has ended. During that time only
         `"replace"` adds a task; `"keep"` and `"update"` return a task with the id of the old one and the data of this
         put;
@@ -139,16 +140,21 @@ class AsyncTube(Generic[T, R]):
             task = await reply if type(reply) is CoroutineType else reply
             if task is None:
                 raise self._port.full_error(1)
+            if options:
+                log_buried(task)
             return task
         patience = None if timeout is None else micros("timeout", timeout)
         arguments = put_options(options, utube, pri, ttl, ttr, delay)
         if patience != 0:
             waiter = LoopWaiter(self._port.clock, patience, self._port.prepare(data, arguments))
             waited: AsyncTask[T] | None = await waiter.wait(self._port)
+            log_buried(waited)
             return waited
         try:
             reply = self._port.put(data, arguments)
-            return await reply if type(reply) is CoroutineType else reply
+            task = await reply if type(reply) is CoroutineType else reply
+            log_buried(task)
+            return task
         except TubeFull as full:
             if "utube" not in full.facts:
                 raise
@@ -214,6 +220,8 @@ class AsyncTube(Generic[T, R]):
                 tasks = None
         if tasks is None and timeout is NO_WAIT:
             raise self._port.full_error(batch.size)
+        if tasks is not None and batch.has_keys:
+            log_buried(*tasks)
         if tasks is not None and batch.errors:
             return batch.insert_errors(tasks)
         return tasks or []
@@ -284,7 +292,7 @@ class AsyncTube(Generic[T, R]):
         span = None if ttr is None else micros("ttr", ttr)
         top_up = partial(AsyncTask._top_up, limit=count, span=span)
         reply = self._port.take_many(count, span)
-        tasks = await reply if type(reply) is CoroutineType else reply
+        tasks: list[AsyncTask[T]] = await reply if type(reply) is CoroutineType else reply
         if not tasks and patience != 0:
             tasks = await LoopWaiter(self._port.clock, patience, span=span).wait(self._port, top_up) or []
         return tasks

@@ -75,7 +75,7 @@ class SharedTube:
         #: True if `queue.tubes()` lists the tube: it is not one of the library's own.
         self.is_listed: Final = RESERVED.fullmatch(engine.name) is None
         #: True if a put without a lane was logged.
-        self.has_warned = False
+        self.has_warned = self.has_warned_of_buried = False
         #: Called at the end of each critical section, if not None. While there are waiters or listeners it serves them;
         #: otherwise it is `idle_end_section`, which commits if the store is kept in a folder.
         self.end_section: Callable[[int], None] | None = None

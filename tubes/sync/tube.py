@@ -38,7 +38,7 @@ from tubes.values.lane import LaneInfo
 from tubes.values.options import PutOptions, TaskOptions, TubeOptions, put_options
 from tubes.values.reasons import most_frequent
 from tubes.values.statistics import Statistics
-from tubes.values.task import ENDED, R, T, checkpoint_changes, log_lost_take
+from tubes.values.task import ENDED, R, T, checkpoint_changes, log_buried, log_lost_take
 
 
 class Tube(Generic[T, R]):
@@ -119,7 +119,8 @@ class Tube(Generic[T, R]):
         `key`: a string. A tube has at most one task with this key, in any state. A buried task keeps its key until it
         is done after a kick, deleted or replaced. `on_duplicate` decides about a second put: `"keep"` returns the
         existing task (`task.created_now` is False), `"replace"` deletes it and puts the new one, `"update"` gives it
-        the new data, as `update` does, and ignores all other options, `"raise"` raises `DuplicateKey`;
+        the new data, as `update` does, and ignores all other options, `"raise"` raises `DuplicateKey`. With `"keep"`
+        and `"update"` a buried task stays buried: `task.state` tells, and the first time in a tube logs a warning;
         `key_ttl`: seconds for which the key is remembered after its task has ended. During that time only
         `"replace"` adds a task; `"keep"` and `"update"` return a task with the id of the old one and the data of this
         put;
@@ -144,15 +145,20 @@ class Tube(Generic[T, R]):
             task = self._port.put(data, options, utube, pri, ttl, ttr, delay)
             if task is None:
                 raise self._port.full_error(1)
+            if options:
+                log_buried(task)
             return task
         patience = None if timeout is None else micros("timeout", timeout)
         arguments = put_options(options, utube, pri, ttl, ttr, delay)
         if patience != 0:
             waiter = ThreadWaiter(self._port.clock, patience, self._port.prepare(data, arguments))
             waited: Task[T] | None = waiter.wait(self._port)
+            log_buried(waited)
             return waited
         try:
-            return self._port.put(data, arguments)
+            task = self._port.put(data, arguments)
+            log_buried(task)
+            return task
         except TubeFull as full:
             if "utube" not in full.facts:
                 raise
@@ -222,6 +228,8 @@ class Tube(Generic[T, R]):
                 tasks = None
         if tasks is None and timeout is NO_WAIT:
             raise self._port.full_error(batch.size)
+        if tasks is not None and batch.has_keys:
+            log_buried(*tasks)
         if tasks is not None and batch.errors:
             return batch.insert_errors(tasks)
         return tasks or []
@@ -308,7 +316,7 @@ class Tube(Generic[T, R]):
         patience = None if timeout is None else micros("timeout", timeout)
         span = None if ttr is None else micros("ttr", ttr)
         top_up = partial(Task._top_up, limit=count, span=span)
-        tasks = self._port.take_many(count, span)
+        tasks: list[Task[T]] = self._port.take_many(count, span)
         if not tasks and patience != 0:
             tasks = ThreadWaiter(self._port.clock, patience, span=span).wait(self._port, top_up) or []
         return tasks
