@@ -31,8 +31,8 @@ NAMES = {
     **dict.fromkeys(("meet", "beat", "ring", "rounds"), "connect, send a heartbeat, fire, round robin"),
     **dict.fromkeys(("seenport", "awaitedport"), "ReadOnlyPort, AsyncPort"),
 }
-#: Comments in Lua. Lines with `--#` are directives, as in `tubes/redis/scripts/lines.py`; `in:` and `out:` list names.
-LUA_COMMENT = re.compile(r"(?:^|\s)--(?!#| in:| out:)(.*)")
+#: Comments in Lua.
+LUA_COMMENT = re.compile(r"(?:^|\s)--(.*)")
 #: Whole names of functions that are not properties.
 FUNCTIONS = dict.fromkeys(
     (

@@ -11,7 +11,7 @@ def random_of(seed: int, id: int, attempts: int) -> float:
     """Return a pseudo-random number from 0 up to 1 for an attempt at a task.
 
     Lehmer's generator with the multipliers of Park and Miller. Every product is below 2**53, so Lua, whose numbers are
-    doubles, gets the same results (`drivers/lua/lib/chance.lua`).
+    doubles, gets the same results (`drivers/lua/chance.lua`).
 
     >>> random_of(0, 1, 1) == random_of(0, 1, 1) != random_of(0, 1, 2)
     True

@@ -293,7 +293,7 @@ class Driver:
         return InvalidOption(option="ttl", value=changes["ttl"] / known.SECOND, rule=rule, current=str(state))
 
     def id_at(self, place: bytes) -> int:
-        """Return the id at the end of a place in the order: see `drivers/lua/lib/place.lua`."""
+        """Return the id at the end of a place in the order: see `drivers/lua/ready.lua`."""
         id = int.from_bytes(place[-6:], "big")
         return 2**48 - 1 - id if self.signs[1] < 0 else id
 

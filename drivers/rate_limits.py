@@ -18,8 +18,8 @@ class Start(NamedTuple):
     """A take of one of the lane's tasks: its id and attempts, and the lane's place in the round (`number`).
 
     The interval counts from `at`: the time of the take, or with interval_from="ack" of the last end of a run since.
-    With a burst it is the time of the take if takes came evenly (GCRA), which may be in the future. A lane without a
-    take has only `at` and `number`.
+    It is earlier by one interval for each take that remains of a burst (GCRA), so a change of the burst adds no takes.
+    A lane without a take has only `at` and `number`.
     """
 
     at: int
@@ -28,7 +28,9 @@ class Start(NamedTuple):
     number: int
 
 
-_NO_START: Final = Start(-1, -1, 0, 0)
+#: Before any time that is earlier by a burst.
+_LONG_AGO: Final = -(1 << 80)
+_NO_START: Final = Start(_LONG_AGO, -1, 0, 0)
 _NO_LIMITS: Final = (None, None, None, None, None)
 
 
@@ -152,24 +154,24 @@ class RateLimit:
 
     @property
     def _lead(self) -> int:
-        """The largest time by which `at` of the last start may be in the future."""
+        """The time in which the burst fills up from its first take on."""
         return (self.burst - 1) * self._interval
+
+    def _end_of_interval(self) -> int:
+        last = self.starts[0]
+        return last.at + apply_jitter(self._interval, self.shared.jitter, 0, last.id, last.attempts)
 
     def full_at(self) -> int:
         """Return the time at which the burst is full again."""
-        last = self.starts[0]
-        if last.at < 0:
-            return 0
-        interval = self._interval
-        return last.at + (apply_jitter(interval, self.shared.jitter, 0, last.id, last.attempts) if interval else 0)
+        return self._end_of_interval() + self._lead
 
     def next_start(self) -> int:
         """Return the time of the lane's next start; if it is in the past, the lane may start now."""
-        return max(self.blocked, self.full_at() - self._lead)
+        return max(self.blocked, self._end_of_interval())
 
     def start(self, now: int, entry: Entry) -> None:
         """Record that a task of the lane is about to be taken, and start the cooldown."""
-        at = max(now, self.full_at()) if self._lead else now
+        at = max(now - self._lead, self._end_of_interval())
         start = Start(at, entry.id, entry.attempts, self.shared.next_number())
         self.starts = (start, self.starts[0])
         self._cool_down(now)
@@ -236,9 +238,9 @@ class RateLimit:
     def _cool_down(self, now: int) -> None:
         """Stop starts until the next one is allowed."""
         last, before = self.starts
-        # A later last start means that the clock was set back, or the limits have changed.
-        if 0 <= now < last.at - self._lead:
-            self.starts = (last._replace(at=now + self._lead), before)
+        # A start in the future means that the clock was set back.
+        if 0 <= now < last.at:
+            self.starts = (last._replace(at=now), before)
         moment = self.next_start()
         self.is_free = moment <= now
         if self.is_free:

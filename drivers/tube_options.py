@@ -80,7 +80,7 @@ def apply_changes(current: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
     if (wanted := changes.get(option, order) or default) != order:
         rule = f"cannot change from {order!r} after creation: ready tasks are stored in that order; create another tube"
         raise InvalidOption(option=option, value=wanted, rule=rule, current=order)
-    # Scripts of a server still need to know that the tube had the option: earlier tasks may have `keep_done`, and the
+    # A server still needs to know that the tube had the option: earlier tasks may have `keep_done`, and the
     # tasks of lanes are counted.
     changes = {**changes, **{option: 0 for option in _STAYING if option in current and changes.get(option, 0) is None}}
     altered = {option: value for option, value in {**current, **changes}.items() if value is not None}

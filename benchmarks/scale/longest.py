@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from statistics import median
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from unittest.mock import patch
 from uuid import uuid4
 
@@ -26,8 +26,8 @@ from benchmarks.scale.show import README
 from benchmarks.shared.report import machine, write_result
 from benchmarks.shared.tasks import PAYLOAD, TTL, TTR
 from tubes.backend.selecting import Scan
-from tubes.redis.scripts.assembly import script
-from tubes.redis.scripts.parts import LAYOUT
+from tubes.redis.library import text
+from tubes.redis.library.functions import FUNCTIONS, LAYOUT
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import Wire
 from tubes.testing import LocalServer
@@ -101,13 +101,13 @@ class Bench:
 
     def send(self, calls: list[ScriptCall]) -> list[Any]:
         """Send several calls of one script at once and return the replies."""
-        self.client.script_load(calls[0].script.text)
-        pool = self.client.connection_pool
+        self.client.execute_command("FUNCTION", "LOAD", "REPLACE", text.library())
+        pool, connection = self.client.connection_pool, cast("Any", self.queue._connection)
         line = pool.get_connection()
         for call in calls:
             call.begin(0)
         try:
-            line.send_packed_command([call.pack() for call in calls])
+            line.send_packed_command([call.pack(connection.store.server) for call in calls])
             return [line.read_response() for _ in calls]
         finally:
             pool.release(line)
@@ -157,7 +157,7 @@ class Crowd:
             self.tube.put_many(self.items(min(BATCH, bench.tasks - first)))
         key: str = port.shared.key
         version = port.session.version
-        opening, putting = script("open"), port.session.version.script("put")
+        opening, putting = FUNCTIONS["open"], port.session.version.function("put")
         for first in range(0, bench.crowd, 1000):
             some = range(first, min(first + 1000, bench.crowd))
             args = (3_600_000_000, "", "any", "", "", 0, "", LAYOUT)
@@ -296,7 +296,7 @@ class Crowd:
         tube: Any = bench.queue.create_tube(f"{self.tube.name}-full", KINDS[kind][0], capacity=1000, **self.options)
         tube.put_many([tubes.Item(_DATA, **self.lane(number)) for number in range(1000)])
         port = tube._port
-        putting = port.session.version.script("put")
+        putting = port.session.version.function("put")
         for first in range(0, bench.crowd, 1000):
             waits = [
                 (b"\0", _DATA, "", "", "", 1000, 1, uuid4().hex) for _ in range(first, min(first + 1000, bench.crowd))

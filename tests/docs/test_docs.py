@@ -21,6 +21,7 @@ import pytest
 
 import tubes
 from tubes.drivers.moves import MOVES
+from tubes.redis.library.functions import PARTS
 from tubes.testing import LocalServer
 
 ROOT = Path(__file__).parent.parent.parent
@@ -118,8 +119,8 @@ def cells(heading: str) -> set[str]:
 
 
 def test_key_table_lists_all_keys_used_by_scripts() -> None:
-    lua = "".join(path.read_text() for path in (ROOT / "drivers/lua").rglob("*.lua"))
-    named = set(re.findall(r"M \.\. ':(\w+)'", lua))
+    lua = "".join(path.read_text() for path in (ROOT / "drivers/lua").glob("*.lua"))
+    named = set(re.findall(r"\b(?:K|Call\.keys)\.(\w+)", lua)) | {*PARTS}
     assert cells("key") == {f"tubes:{{name}}:{key}" for key in named} | {
         "tubes:names",
         "tubes:namespaces",
@@ -165,6 +166,7 @@ def test_field_table_lists_all_fields_of_meta_hash(server: LocalServer) -> None:
         list_tube.truncate()
         assert list_tube.take(timeout=0.1) is None
         list_tube.pause()
+        tube.lane("0").configure(capacity=9)
         with tubes.connect(server.url) as joined:
             joined.admin.identify(queue.admin.identify())
             joined.tube("all").statistics()
@@ -180,7 +182,7 @@ def test_field_table_lists_all_fields_of_meta_hash(server: LocalServer) -> None:
         fields = {documented if re.fullmatch(shape, field) else field for field in fields}
     # `loose` is counted from the first task that comes back to its place, and not after a truncate; `oldest` is noted
     # where more than a thousand tasks are looked at; `late` where a ttl has spared a taken task; `repace` and
-    # `recount` go soon; `damaged` after a refused script.
+    # `recount` go soon; `damaged` after a refused command.
     assert cells("field of the meta hash") == fields | {"loose", "oldest", "late", "repace", "recount", "damaged"}
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
-from importlib.resources import files
 from uuid import uuid4
 
 import pytest
 
 from tests.support.ledger import Ledger
 from tests.support.proxy import Proxy
-from tubes.drivers.registry import Registry
-from tubes.redis.scripts.assembly import script
+from tubes.redis.library import text
 from tubes.testing import LocalServer
 
 
@@ -26,11 +24,9 @@ def own_server() -> Iterator[LocalServer]:
 
 @pytest.fixture
 def proxy(valkey: LocalServer) -> Iterator[Proxy]:
-    """Start a proxy for a server with all scripts loaded, so that cuts affect replies of scripts, not their loading."""
+    """Start a proxy for a server that has the library, so that cuts affect replies of functions, not their loading."""
     with valkey.client() as client:
-        for file in (files("tubes.drivers") / "lua" / "verbs").iterdir():
-            for driver in ("fifo", "fifottl", "utubettl"):
-                client.script_load(script(file.name.removesuffix(".lua"), Registry().find(driver)).text)
+        client.execute_command("FUNCTION", "LOAD", "REPLACE", text.library())
     with Proxy(valkey) as proxy:
         yield proxy
 

@@ -88,7 +88,7 @@ def test_interrupted_take_many_gives_its_tasks_back(
     with tubes.connect(proxied_url) as queue:
         known, tube = queue.create_tube("known"), queue.create_tube("load")
         known.put("hello")
-        assert len(known.take_many(1)) == 1  # This loads the script.
+        assert len(known.take_many(1)) == 1  # This loads the library.
         tube.put_many(range(10))
         inner = Wire.call
         calls = 0

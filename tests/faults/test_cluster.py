@@ -9,11 +9,14 @@ from uuid import uuid4
 
 import pytest
 import redis
+from typer.testing import CliRunner
 
 import tubes
 from tests.faults.test_servers import load
 from tests.support.cluster import Cluster
+from tests.support.internals import port_of
 from tests.support.on_server import OnServer
+from tubes.cli.app import app
 from tubes.conformance.bench import eventually
 from tubes.conformance.faces import AioFace, SyncFace
 from tubes.conformance.failures import Failures
@@ -24,6 +27,7 @@ from tubes.conformance.ownership import Ownership
 from tubes.conformance.queues import Queues
 from tubes.conformance.sessions import Sessions
 from tubes.conformance.updates import Updates
+from tubes.redis.library import text
 from tubes.spark.server.bulk_read import BulkReader
 from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
@@ -202,6 +206,23 @@ def test_an_event_loop_whose_tubes_slot_moves_loses_nothing(cluster: Cluster, le
     asyncio.run(main())
     with tubes.connect(url) as queue:
         ledger.check(queue.tube("load"))
+
+
+def test_node_without_the_library_gets_it_with_the_first_call(cluster: Cluster) -> None:
+    """A node that is added to a cluster has no functions."""
+    with tubes.connect(f"{cluster.url}?prefix={uuid4().hex}") as queue:
+        made = [queue.create_tube(f"tube{number}") for number in range(8)]
+        for client in cluster.clients:
+            client.execute_command("FUNCTION", "FLUSH")
+        assert [tube.put(number).id for number, tube in enumerate(made)] == [0] * 8
+        assert all(port_of(tube).connection.store.server.has_functions for tube in made)
+    for client in cluster.clients:
+        client.execute_command("FUNCTION", "FLUSH")
+    result = CliRunner().invoke(app, ["library", "--load", "--url", cluster.url])
+    assert result.exit_code == 0, result.output
+    assert all(
+        f"tubes_{text.version()}" in str(client.execute_command("FUNCTION", "LIST")) for client in cluster.clients
+    )
 
 
 @pytest.mark.full

@@ -191,13 +191,13 @@ def test_queue_closes_while_one_of_its_tubes_vanishes(url: str, monkeypatch: pyt
         tasks = [queue.create_tube(name).put("job") for name in ("gone", "load")]
         assert all(queue.tube(task.tube).take(timeout=0) for task in tasks)
         lost = port_of(queue.tube("gone")).shared
-        script = OptionsVersion.script
+        function = OptionsVersion.function
 
         def drop_and_run(version: OptionsVersion, method: str) -> Any:
             lost.handle_drop()  # Like the thread that renews the leases.
-            return script(version, method)
+            return function(version, method)
 
-        monkeypatch.setattr(OptionsVersion, "script", drop_and_run)
+        monkeypatch.setattr(OptionsVersion, "function", drop_and_run)
         queue.close()
         monkeypatch.undo()
         assert other.tube("load").statistics().tasks["ready"] == 1

@@ -59,7 +59,7 @@ class ReplyFaker:
         self.used += 1
         return self._fake
 
-    def next(self, having: bytes = b"EVALSHA") -> None:
+    def next(self, having: bytes = b"FCALL") -> None:
         """Replace the reply to the next such request."""
         assert self._pattern is None, "the last replacement was not used"
         self._pattern = having

@@ -88,11 +88,11 @@ def test_task_moves_are_atomic_on_a_server(
     with Proxy(valkey) as proxy:
 
         def watch(request: bytes) -> None:
-            if b"EVALSHA" in request:
+            if b"FCALL" in request:
                 look(url, seen, session_ttl=77)
 
         def cuts(request: bytes) -> bool:
-            is_new = b"EVALSHA" in request and request not in cut
+            is_new = b"FCALL" in request and request not in cut
             cut.add(request)
             return is_new
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tubes.testing import LocalServer
 
 #: Commands of a client, outside of scripts, and those that most scripts need.
-COMMANDS = ("bzpopmin", "evalsha", "eval", "ping", "subscribe", "publish", "time", "multi", "hmget", "zadd", "hset")
+COMMANDS = ("bzpopmin", "fcall", "ping", "subscribe", "publish", "time", "multi", "hmget", "zadd", "hset")
 #: What a program sends for itself.
-SENT = ("bzpopmin", "eval", "evalsha", "ping", "subscribe", "auth", "hello", "multi", "exec", "select", "hdel", "time")
+SENT = ("bzpopmin", "fcall", "ping", "subscribe", "auth", "hello", "multi", "exec", "select", "hdel", "time")
 
 
 class Guarded:
@@ -147,7 +147,7 @@ def waiting_callers(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 REFUSALS: dict[str, Callable[[Guarded], object]] = {
     "the command that waits": lambda guarded: guarded.refuse("-bzpopmin"),
-    "scripts": lambda guarded: guarded.refuse("-evalsha", "-eval"),
+    "scripts": lambda guarded: guarded.refuse("-fcall", "-evalsha", "-eval"),
     "all keys": lambda guarded: guarded.refuse("resetkeys"),
     "the password": lambda guarded: guarded.rotate(),
 }

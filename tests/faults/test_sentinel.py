@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import tubes
 from tests.faults.test_servers import load
+from tests.support.internals import port_of
 from tests.support.sentinel import SERVICE, Watched
 from tests.support.servers import free_port
 from tubes.cli.app import app
@@ -106,6 +107,18 @@ def test_failover_keeps_replicated_tasks_after_a_killed_master(watched: Watched,
         ledger.work(held[0])
         assert (ledger.late, ledger.unknown) == (0, set())
         ledger.check(tube)
+
+
+def test_promoted_replica_has_the_library(patient: Watched) -> None:
+    with tubes.connect(f"{patient.url}?prefix={uuid4().hex}") as queue:
+        tube = queue.create_tube("t")
+        tube.put(0)
+        patient.switch_roles()
+        client = patient.clients[patient.master]
+        client.config_resetstat()
+        assert tube.put(1).id == 1
+        assert port_of(tube).connection.store.server.has_functions
+        assert "cmdstat_function|load" not in client.info("commandstats")
 
 
 def test_error_names_the_sentinels_that_did_not_reply() -> None:

@@ -17,7 +17,7 @@ from tests.support.stepping import SteppingClock
 from tubes import Driver
 from tubes.conformance.bench import eventually
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND
-from tubes.redis.scripts.assembly import script
+from tubes.redis.library.functions import FUNCTIONS
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.testing import LocalServer
 
@@ -262,7 +262,7 @@ def test_write_sealed_before_the_clock_was_set_back_is_found(valkey: LocalServer
 
 
 def _ask(key: str) -> Any:
-    return (yield ScriptCall(script("write_others"), key, (60,), parts=("sealed",)))
+    return (yield ScriptCall(FUNCTIONS["write_others"], key, (60,), parts=("sealed",)))
 
 
 # -- a server's clock that is set, while it runs -----------------------------------------------------------------------
@@ -295,10 +295,10 @@ class SetServer:
         os.replace(new, self._file)
 
     def calls(self) -> int:
-        """Return the number of scripts and waits of the server."""
+        """Return the number of function calls and waits of the server."""
         with self.server.client() as client:
             stats = client.info("commandstats")
-            return sum(stats[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_bzpopmin") if name in stats)
+            return sum(stats[name]["calls"] for name in ("cmdstat_fcall", "cmdstat_bzpopmin") if name in stats)
 
 
 @pytest.fixture

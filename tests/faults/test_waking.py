@@ -270,7 +270,7 @@ def test_stale_take_request_takes_nothing(valkey: LocalServer) -> None:
         channel: Any = port.connection.channel
 
         def sent(call: ScriptCall) -> ScriptCall:
-            return ScriptCall(call.script, call.key, call.args, call.session, slot=AHEAD, sent=(AHEAD, call.number))
+            return ScriptCall(call.function, call.key, call.args, call.session, slot=AHEAD, sent=(AHEAD, call.number))
 
         none = port.take_ahead(1)
         assert isinstance(channel.call(none), int)

@@ -21,7 +21,7 @@ from tubes import ConnectionLost, Task, TubesError
 from tubes.backend.flow import run
 from tubes.conformance.bench import eventually
 from tubes.redis import task_codec
-from tubes.redis.scripts.assembly import script
+from tubes.redis.library.functions import FUNCTIONS
 from tubes.redis.transport import attempt, subscription
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import ScriptCall
@@ -43,7 +43,7 @@ class Cut:
         self._proxy = proxy
         self._lock = threading.Lock()
 
-    def next(self, *, having: bytes = b"EVALSHA") -> None:
+    def next(self, *, having: bytes = b"FCALL") -> None:
         """Cut the next such request."""
         left = [having]
 
@@ -214,7 +214,7 @@ class Between:
         proxy.cuts = self._cut
 
     def _cut(self, request: bytes) -> bool:
-        if b"EVALSHA" not in request and b"EVAL" not in request:
+        if b"FCALL" not in request:
             return False
         self._left -= 1
         if self._left == 0:
@@ -381,7 +381,7 @@ def test_async_put_gives_up_on_a_connection_that_is_always_cut(
     async def main() -> int:
         async with tubes.aio.connect(proxied_url) as queue:
             tube = await queue.tube("load")
-            proxy.cuts, proxy.count = (lambda request: b"EVAL" in request), 0
+            proxy.cuts, proxy.count = (lambda request: b"FCALL" in request), 0
             with pytest.raises(ConnectionLost):
                 await asyncio.wait_for(tube.put("lost"), 5)
             proxy.cuts = with_chance(0)
@@ -431,7 +431,7 @@ def test_task_taken_again_is_not_given_back_twice(proxied_url: str, proxy: Proxy
         again: list[Any] = []
 
         def take() -> None:
-            call = ScriptCall(script("take", tube.driver), port.shared.key, ("", ""), port.session)
+            call = ScriptCall(FUNCTIONS["take"], port.shared.key, ("", ""), port.session)
             again.append(task_codec.parse(port.connection.store._channel.call(call)))
 
         Between(proxy, take)

@@ -377,4 +377,4 @@ def _calls(url: str) -> int:
 
     client: Any = redis.Redis(unix_socket_path=url.removeprefix("unix://").partition("?")[0])
     stats = client.info("commandstats")
-    return int(stats["cmdstat_evalsha"]["calls"])
+    return int(stats["cmdstat_fcall"]["calls"])

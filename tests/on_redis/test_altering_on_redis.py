@@ -91,9 +91,9 @@ def test_resent_call_gets_its_first_reply_after_an_alter(url: str) -> None:
 
         def request() -> bytes:
             words = puts.put_words(port, version, version.plain, b"1")
-            call = ScriptCall(version.script("put"), port.shared.key, words, session)
+            call = ScriptCall(version.function("put"), port.shared.key, words, session)
             call.begin(0)
-            return call.pack(with_text=True)
+            return call.pack(port.connection.store.server)
 
         done, pending = request(), request()
         first_reply = wire.call(done)

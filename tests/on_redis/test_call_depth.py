@@ -67,7 +67,7 @@ def test_call_reaches_the_socket_through_few_functions(url: str, method: str) ->
     spies: list[Spy] = []
     with tubes.connect(url) as queue:
         tube = queue.create_tube("mail", "fifottl")
-        for _ in range(2):  # At first the server requests the script.
+        for _ in range(2):  # At first the server may not have the library.
             tube.put("hello")
             task = tube.take(0)
             assert task is not None
@@ -115,7 +115,7 @@ def test_waiting_take_reaches_its_request_through_few_functions(url: str, monkey
     with tubes.connect(url) as queue:
         tube = queue.create_tube("mail", "fifottl")
         shared = tube._port.shared
-        for _ in range(2):  # At first the server requests the scripts.
+        for _ in range(2):  # At first the server may not have the library.
             path.clear()
             sent.clear()
             sys.setprofile(record)

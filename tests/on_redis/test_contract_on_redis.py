@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.on_redis.conftest import WITHOUT_FUNCTIONS
 from tests.support.on_server import OnServer
 from tests.support.parts import TENANTS, OfCapacity, OfOrder, OfRank, RareRules
 from tests.support.rights import users_of
@@ -45,6 +46,12 @@ class OnRedis(OnServer):
     """Redis itself, where it is installed."""
 
     program = "redis"
+
+
+class OnScripts(OnServer):
+    """A server that runs the library as a script."""
+
+    program = WITHOUT_FUNCTIONS
 
 
 class FullContract(OnValkey, Contract):
@@ -110,6 +117,23 @@ class TestRareRulesOfLimFifoTtl(OnValkey, RareRules):
 class TestRareRulesWithoutTtr(OnValkey, RareRules):
     faces = (SyncFace,)
     driver = Driver("untimed", options={"ttl"})
+
+
+class TestRareRulesOnScripts(OnScripts, RareRules):
+    faces = (SyncFace,)
+    driver = "utubettl"
+
+
+@pytest.mark.full
+class TestFifoOnScripts(OnScripts, Contract):
+    faces = (AioFace,)
+    driver = "fifo"
+
+
+@pytest.mark.full
+class TestUtubeTtlOnScripts(OnScripts, Contract):
+    faces = (SyncFace,)
+    driver = "utubettl"
 
 
 @pytest.mark.full

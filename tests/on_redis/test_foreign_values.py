@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -22,7 +21,6 @@ from tubes.conformance.faces import Face
 from tubes.drivers.options import MAX_SECONDS
 from tubes.metrics.prometheus import Collector
 from tubes.redis import task_codec, validation
-from tubes.redis.scripts.assembly import TubeSettings
 from tubes.spark.server.bulk_read import BulkReader
 from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
@@ -134,15 +132,6 @@ def test_invalid_drivers_are_refused(
                 assert "good" in other.admin.overview(ages=True)
                 with pytest.raises((Unreadable, tubes.TubeExists)):
                     other.create_tube("bad", "nosuch", if_not_exists=True)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"idle": LUA}, {"idle": True}, {"idle": math.inf}, {"backoff": [[LUA], 0, 0]}, {"backoff": [[1], math.nan, 0]}],
-)
-def test_options_that_are_not_numbers_never_enter_a_script(options: dict[str, Any]) -> None:
-    with pytest.raises(tubes.InvalidOption):
-        TubeSettings.of(options)
 
 
 NAMES: list[bytes] = [b"\xff", b"a b", b"x" * 256, b"a}:evil{b", b"", "ä".encode(), b"\0", b"..\\a", b"x" * 100_000]

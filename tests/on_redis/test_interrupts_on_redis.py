@@ -62,7 +62,7 @@ def test_interrupted_take_gives_its_tasks_back(tube: tubes.Tube, method: str) ->
         "take_many": lambda: tube.take_many(2, 0),
         "take_task": lambda: tube.peek(1).take(),
     }
-    calls[method]()  # Load the scripts.
+    calls[method]()  # Load the library.
     tube.admin.release_all()
     for first, second in storm(calls[method]):
         assert eventually(lambda: tube.statistics().tasks["taken"] == 0), (first, second)

@@ -148,7 +148,7 @@ def test_due_task_costs_each_waiting_process_few_requests(slow: LocalServer) -> 
     with slow.client() as client:
 
         def calls() -> int:
-            return int(client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
+            return int(client.info("commandstats").get("cmdstat_fcall", {"calls": 0})["calls"])
 
         queues = [tubes.connect(f"{slow.url}", session_ttl=30.0 + number) for number in range(4)]
         tube = queues[0].create_tube("load", "fifottl")

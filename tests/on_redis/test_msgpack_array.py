@@ -1,11 +1,11 @@
-"""Words packed into one string: scripts unpack the same words."""
+"""Words packed into one string: functions unpack the same words."""
 
 from __future__ import annotations
 
 import pytest
 import redis
 
-from tubes.redis.scripts.msgpack_array import packed
+from tubes.redis.port.msgpack_array import packed
 from tubes.testing import LocalServer
 
 

@@ -243,7 +243,7 @@ def test_put_whose_rank_fails_is_refused_completely(url: str) -> None:
     def picky(task: Ranked) -> float:
         return task.pri
 
-    driver = tubes.Driver("picky", options={"pri"}, rank=picky, rank_lua="pri > 3 and 'x' or 1")
+    driver = tubes.Driver("picky", options={"pri"}, rank=picky, rank_lua="pri <= 3 and 1 or nil")
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", driver)
         tube.put("good", pri=1)

@@ -16,8 +16,7 @@ from tests.on_redis.test_twin import DRIVERS
 from tests.support import indexes
 from tests.support.refusals import Refusals
 from tubes.redis import task_codec
-from tubes.redis.scripts.assembly import TAKES
-from tubes.redis.scripts.parts import PARTS
+from tubes.redis.library.functions import PARTS, TAKES
 from tubes.spark.server.streams import Stream
 from tubes.testing import ManualClock
 
@@ -560,7 +559,7 @@ def test_check_finds_no_problem_in_a_busy_tube(valkey: LocalServer, name: str) -
 def test_repair_can_be_repeated_after_it_was_refused(
     valkey: LocalServer, patients: Callable[..., Patient], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each command of each script is refused in turn."""
+    """Each command of each function is refused in turn."""
     client: Any = valkey.client()
     client.flushall()
     patient = patients(name, tasks=8)

@@ -10,8 +10,8 @@ import pytest
 import tubes
 from tests.support.internals import port_of
 from tubes.redis import task_codec
+from tubes.redis.library.functions import FUNCTIONS
 from tubes.redis.port import puts
-from tubes.redis.scripts.assembly import script
 from tubes.redis.transport.script_call import AHEAD, ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Wire
@@ -30,9 +30,9 @@ class Repeater:
 
     def call(self, method: str, *args: Any) -> bytes:
         """Return a request with a new number."""
-        call = ScriptCall(script(method, self.tube.driver), self.port.shared.key, args, self.port.session)
+        call = ScriptCall(FUNCTIONS[method], self.port.shared.key, args, self.port.session)
         call.begin(0)
-        return call.pack(with_text=True)
+        return call.pack(self.port.connection.store.server)
 
     def put(self) -> bytes:
         version = self.port.session.version
@@ -48,12 +48,12 @@ def repeater(url: str) -> Iterator[Repeater]:
 
 
 def test_resent_call_keeps_its_slot_and_number(repeater: Repeater) -> None:
-    call = ScriptCall(script("pause", repeater.tube.driver), repeater.port.shared.key, ("",), repeater.port.session)
+    call = ScriptCall(FUNCTIONS["pause"], repeater.port.shared.key, ("",), repeater.port.session)
     call.begin(0)
-    first = call.pack(with_text=True)
+    first = call.pack(repeater.port.connection.store.server)
     call.resent = True
     call.begin(1)
-    assert call.pack(with_text=True) == first
+    assert call.pack(repeater.port.connection.store.server) == first
 
 
 def test_resent_call_gets_the_first_reply(repeater: Repeater) -> None:
@@ -120,9 +120,9 @@ def test_put_whose_task_was_taken_meanwhile_is_not_undone(repeater: Repeater) ->
 def test_take_that_is_disarmed_after_it_was_done_counts_no_attempt(repeater: Repeater) -> None:
     task = repeater.tube.put("x")
     session = repeater.port.session
-    call = ScriptCall(script("take", repeater.tube.driver), repeater.port.shared.key, ("", ""), session, slot=AHEAD)
+    call = ScriptCall(FUNCTIONS["take"], repeater.port.shared.key, ("", ""), session, slot=AHEAD)
     call.begin(AHEAD)
-    repeater.wire.call(call.pack(with_text=True))
+    repeater.wire.call(call.pack(repeater.port.connection.store.server))
     assert repeater.tube.peek(task).state == "taken"
     repeater.port.connection.run(repeater.port.undo("disarm", call.number, slot=AHEAD, session=session))
     seen = repeater.tube.peek(task)

@@ -18,7 +18,7 @@ from tests.support import rights
 from tubes.cli.app import app
 from tubes.conformance.bench import eventually
 from tubes.metrics.prometheus import Collector
-from tubes.redis.scripts.rights import COMMANDS, EVERYBODY
+from tubes.redis.library.functions import COMMANDS, FUNCTIONS, NEEDED
 from tubes.spark.server.bulk_read import BulkReader
 from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
@@ -48,8 +48,10 @@ def test_documented_rights_match_the_scripts() -> None:
     assert documented == rights.required_rights()
 
 
-def test_opening_a_tube_checks_the_commands_every_session_needs() -> None:
-    assert rights.of_scripts("open", "heartbeat", "leave", "tick") - {"PUBLISH"} == EVERYBODY
+def test_opening_a_tube_checks_the_commands_that_functions_run() -> None:
+    found = frozenset[str]().union(*(function.commands for function in FUNCTIONS.values()))
+    assert found - {"PUBLISH"} <= COMMANDS.keys()
+    assert COMMANDS.keys() >= NEEDED
 
 
 def test_checked_commands_have_the_right_arity(users: rights.Users) -> None:
@@ -122,10 +124,10 @@ def test_spark_user_can_read_write_and_stream(users: rights.Users) -> None:
         assert stream.ack(1) == len(chunk.ids) == 2
 
 
-@pytest.mark.parametrize("missing", ["EVAL", "EVALSHA", "TIME"])
-def test_connect_reports_missing_script_rights(users: rights.Users, missing: str) -> None:
-    _deny(users, missing)
-    with pytest.raises(tubes.ServerRefused, match=f"(?i){missing}"):
+@pytest.mark.parametrize("missing", [("FCALL", "EVALSHA"), ("FCALL", "EVAL", "EVALSHA"), ("TIME",)])
+def test_connect_reports_missing_rights_to_call_functions(users: rights.Users, missing: tuple[str, ...]) -> None:
+    _deny(users, *missing)
+    with pytest.raises(tubes.ServerRefused, match=f"(?i){missing[-1]}"):
         tubes.connect(users.url("lacks"))
     users.admin.execute_command("ACL", "LOG", "RESET")
 
@@ -190,10 +192,10 @@ def test_method_without_its_rights_sends_nothing_until_they_are_given(users: rig
     _deny(users, "RPUSH", "LREM")
     with tubes.connect(users.url("lacks")) as queue:
         tube = queue.create_tube("t", "fifo")
-        before = users.admin.info("commandstats")["cmdstat_evalsha"]["calls"]
+        before = users.admin.info("commandstats")["cmdstat_fcall"]["calls"]
         with pytest.raises(tubes.ServerRefused, match="no permission to run RPUSH"):
             tube.put("refused")
-        assert users.admin.info("commandstats")["cmdstat_evalsha"]["calls"] <= before
+        assert users.admin.info("commandstats")["cmdstat_fcall"]["calls"] <= before
         _deny(users)
         assert tube.put("done").id == 0
     users.admin.execute_command("ACL", "LOG", "RESET")

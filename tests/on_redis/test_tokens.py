@@ -9,7 +9,7 @@ import pytest
 
 import tubes
 from tests.support.internals import port_of
-from tubes.redis.scripts.assembly import TAKES
+from tubes.redis.library.functions import TAKES
 from tubes.redis.transport import script_call
 
 

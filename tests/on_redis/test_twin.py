@@ -471,6 +471,13 @@ def test_memory_and_server_behave_alike(valkey: LocalServer, name: str, seed: in
         twins.close()
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", DRIVERS)
+def test_memory_and_server_without_functions_behave_alike(scripted: LocalServer, name: str, seed: int) -> None:
+    test_memory_and_server_behave_alike(scripted, name, seed)
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", DRIVERS)

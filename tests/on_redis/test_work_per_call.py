@@ -1,4 +1,4 @@
-"""The work of a script is bounded at any size, counted in commands and bytes, not in time."""
+"""The work of a call is bounded at any size, counted in commands and bytes, not in time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tubes
 from tests.support.indexes import Indexes
 from tests.support.internals import port_of
 from tubes import Driver, Item, TubeBusy
-from tubes.redis.scripts.assembly import BYTES
+from tubes.redis.library.functions import BYTES
 from tubes.redis.sessions import store
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.spark.server.streams import Stream
@@ -21,7 +21,7 @@ from tubes.testing import LocalServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: The maximum number of commands per script: a few thousand take a few milliseconds.
+#: The maximum number of commands per function: a few thousand take a few milliseconds.
 MOST = 5_000
 _LARGE = 200_000
 
@@ -39,11 +39,11 @@ def queue(server: LocalServer, client: Any) -> Iterator[tubes.Queue]:
 
 
 def work(client: Any, act: Callable[[], object]) -> tuple[int, float]:
-    """Return the number of scripts of a call and the commands per script."""
+    """Return how many functions a method calls, and the commands per function."""
     client.config_resetstat()
     act()
     stats = client.info("commandstats")
-    scripts = sum(int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in ("evalsha", "eval"))
+    scripts = sum(int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in ("fcall",))
     return scripts, sum(int(about["calls"]) for about in stats.values()) / scripts
 
 
@@ -215,7 +215,7 @@ def test_replies_have_bounded_size(client: Any, queue: tubes.Queue, driver: str)
     assert [task.id for task in tube.select("buried", limit=90)] == ids
     client.config_resetstat()
     assert tube.admin.oldest_ready_age() is None
-    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] >= 90 * _LARGE // BYTES
+    assert client.info("commandstats")["cmdstat_fcall"]["calls"] >= 90 * _LARGE // BYTES
 
 
 @pytest.mark.parametrize("driver", _DRIVERS)
@@ -229,7 +229,7 @@ def test_script_searches_a_bounded_number_of_bytes(client: Any, queue: tubes.Que
     client.config_resetstat()
     assert tube.select(state, contains=b"x" * 255 + b"y").count() == 0
     # To search a byte costs up to eight times as much as to read it.
-    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] >= 24 * _LARGE * 8 // (BYTES + 8 * _LARGE)
+    assert client.info("commandstats")["cmdstat_fcall"]["calls"] >= 24 * _LARGE * 8 // (BYTES + 8 * _LARGE)
 
 
 def test_tasks_that_exceed_a_reply_keep_their_order(queue: tubes.Queue) -> None:
@@ -356,6 +356,20 @@ def test_due_tasks_are_processed_in_parts(client: Any, server: LocalServer, driv
         assert commands < MOST
 
 
+def test_many_cooldowns_end_in_few_calls(client: Any, server: LocalServer) -> None:
+    clock = tubes.testing.ManualClock()
+    with tubes.connect(server.url, clock=clock) as queue:
+        tube = queue.create_tube("load", "utubettl")
+        tube.put_many([Item(n, utube=str(n)) for n in range(2_000)])
+        for n in range(2_000):
+            tube.lane(str(n)).block(5)
+        clock.advance(5)
+        scripts, commands = work(client, lambda: tube.take(timeout=0))
+        assert scripts <= 6
+        assert commands < MOST
+        Indexes(client, tube).check()
+
+
 def test_checkpoint_takes_one_round_trip(client: Any, queue: tubes.Queue) -> None:
     tube = queue.create_tube("load", "fifottl", ttl=60, ttr=5)
     tube.put(b"x", context={str(n): "" for n in range(100)})
@@ -374,17 +388,17 @@ def test_acked_task_has_no_due_time(client: Any, queue: tubes.Queue) -> None:
     assert client.zcard("tubes:{load}:due") == 0
 
 
-def test_due_tasks_cost_a_put_two_more_scripts_and_a_take_zero(client: Any, server: LocalServer) -> None:
+def test_due_tasks_cost_no_other_call(client: Any, server: LocalServer) -> None:
     clock = tubes.testing.ManualClock()
     with tubes.connect(server.url, clock=clock) as queue:
         tube = queue.create_tube("load", "utubettl")
         spent: list[int] = []
-        for _ in range(2):  # The server may not have the scripts at first.
+        for _ in range(2):  # The server may not have the library at first.
             for act in (lambda: tube.put("x"), lambda: tube.take(timeout=0)):
                 tube.put("late", delay=5)
                 clock.advance(5)
                 spent.append(work(client, act)[0])
-        assert spent[-2:] == [3, 1]
+        assert spent[-2:] == [1, 1]
         assert tube.statistics().tasks == {**tube.statistics().tasks, "delayed": 0, "total": 6}
 
 
@@ -417,7 +431,7 @@ def test_leases_are_renewed_some_at_a_time(client: Any, queue: tubes.Queue, monk
     assert len(before) == 5
     process_store = tube._port.shared.store
     channel = ThreadChannel(process_store.server, "b")
-    process_store._renew_tokens(channel, set())  # This loads the script.
+    process_store._renew_tokens(channel, set())  # This loads the library.
     scripts, _ = work(client, lambda: process_store._renew_tokens(channel, set()))
     channel.close()
     assert scripts == 3

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tubes.redis import task_codec
-from tubes.redis.scripts.assembly import knobs_of
+from tubes.redis.library.functions import order_of
 
 if TYPE_CHECKING:
     from tubes import Tube
@@ -30,7 +30,9 @@ class Indexes:
         port: Any = tube._port
         key: str = port.shared.key
         self.driver = tube.driver
-        self.knobs = knobs_of(tube.driver)
+        self.order = order_of(tube.driver)
+        self.by_rank = tube.driver.rank is not None
+        self.ends_taken = not tube.driver.ttl_spares_taken
         with client.pipeline(transaction=True) as pipe:
             for name in ("tasks", "keys", "known", "lanes", "fill"):
                 pipe.hgetall(f"{key}:{name}")
@@ -61,9 +63,9 @@ class Indexes:
         """Return the place of a task in an index."""
         end = (_NEWEST - id if self.driver.signs[1] < 0 else id).to_bytes(6, "big")
         pri = self.tasks[id].stored.pri
-        if "RANK" in self.knobs:
+        if self.by_rank:
             return end  # The tests of places compare the bytes before it.
-        if "ORDER_PRI" not in self.knobs:
+        if not self.driver.signs[0]:
             return end
         pri = 2**32 - 1 - pri if self.driver.signs[0] < 0 else pri
         size = 0 if not pri else 1 if pri < 256 else 2 if pri < 65536 else 4
@@ -75,7 +77,7 @@ class Indexes:
         assert len(set(ids)) == len(ids)
         for id, place in zip(ids, places, strict=True):
             assert place[skip:].endswith(self.place(id))
-            assert "RANK" in self.knobs or place[skip:] == self.place(id)
+            assert self.by_rank or place[skip:] == self.place(id)
         return set(ids)
 
     def ids_in(self, *states: str) -> set[int]:
@@ -88,9 +90,9 @@ class Indexes:
         assert int(self.meta.get("delayed", 0)) == len(self.ids_in("delayed"))
         self._check_keys()
         self._check_due()
-        if "LIST" in self.knobs:
+        if self.order == "list":
             self._check_list()
-        elif "LANE" in self.knobs:
+        elif self.order == "lanes":
             self._check_lanes()
             self._check_fill()
         else:
@@ -119,9 +121,9 @@ class Indexes:
                 assert id in due
             elif stored.ttr is not None:
                 assert id in due
-                assert "ENDS_TAKEN" not in self.knobs or dead is None or due[id] <= dead
+                assert not self.ends_taken or dead is None or due[id] <= dead
             else:
-                assert due.get(id) == (dead if "ENDS_TAKEN" in self.knobs else None)
+                assert due.get(id) == (dead if self.ends_taken else None)
         assert not due or float(self.meta["soonest"]) <= min(due.values())
 
     def _check_list(self) -> None:

@@ -259,7 +259,7 @@ class Model:
         return rate_limit.burst or self.options.get("lane_burst") or 1
 
     def lead(self, rate_limit: RateLimit) -> int:
-        """Return how far a start may lie ahead of the time of its take."""
+        """Return how far a start may lie before the time of its take."""
         return (self.burst(rate_limit) - 1) * self.limits(rate_limit)[0]
 
     def full_at(self, rate_limit: RateLimit) -> int:
@@ -268,14 +268,7 @@ class Model:
         if rate_limit.start is None or not interval:
             return 0
         at, id, attempts = rate_limit.start
-        return at + apply_jitter(interval, self.options.get("jitter", 0), 0, id, attempts)
-
-    def bound_start(self, name: str) -> None:
-        """Bound the start of a lane after a change of its limits."""
-        rate_limit = self.rate_limits.get(name)
-        if rate_limit is not None and rate_limit.start is not None:
-            at, id, attempts = rate_limit.start
-            rate_limit.start = min(at, self.now + self.lead(rate_limit)), id, attempts
+        return at + self.lead(rate_limit) + apply_jitter(interval, self.options.get("jitter", 0), 0, id, attempts)
 
     def states(self, name: str) -> list[str]:
         """Return the states of a lane's tasks."""
@@ -537,7 +530,7 @@ class Model:
             rate_limit = self.rate_limit(name)
             rate_limit.number = self.number
             if rate_limit.is_recorded or self.options.get("interval") or self.options.get("order") == "round_robin":
-                at = max(self.now, self.full_at(rate_limit)) if self.lead(rate_limit) else self.now
+                at = max(self.now, self.full_at(rate_limit)) - self.lead(rate_limit)
                 rate_limit.start = (at, task.id, task.attempts)
         self.change(task, "taken", "take", "take", until=None if task.ttr is None else self.now + task.ttr)
         return self.show(task)
@@ -729,7 +722,6 @@ class Model:
         for limit, value in changes.items():
             setattr(rate_limit, limit, value)
             rate_limit.is_recorded = rate_limit.is_recorded or value is not None
-        self.bound_start(name)
         self.catch_up()
 
     def lanes(self) -> list[LaneInfo]:

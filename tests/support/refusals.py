@@ -1,4 +1,4 @@
-"""Refuse each command of each script in turn: the script succeeds, or a repair makes the tube consistent."""
+"""Refuse each command of each function in turn: the function succeeds, or a repair makes the tube consistent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PASSWORD = "pw"
 
 
 class Refusals:
-    """Run every script before its real call: once for each of its commands, as a user without the right to it.
+    """Run every function before its real call: once for each of its commands, as a user without the right to it.
 
     The server must support DEBUG. `refused`, `harmless` and `repaired` count refusals by command: all, those without
     effect on the result, and those after which the tube was repaired. `harm`: problems that remain after a repair.
@@ -73,7 +73,8 @@ class Refusals:
         self._admin.execute_command("ACL", "SETUSER", _USER, *rights)
 
     def _try(self, call: ScriptCall) -> None:
-        packed = call.pack(with_text=True)
+        connection: Any = self._queue._connection
+        packed = call.pack(connection.store.server)
         before = self._dump()
         digest_before = self._digest()
         self._allow()
@@ -82,7 +83,7 @@ class Refusals:
         if done != digest_before:
             self._restore(before)
             assert self._digest() == digest_before
-        for name in sorted(call.script.commands):
+        for name in sorted(call.function.commands):
             self._allow(name)
             reply = self._ask(packed)
             after, refused = self._digest(), isinstance(reply, redis.ResponseError)
@@ -91,11 +92,9 @@ class Refusals:
                 self.repaired[name] += 1
                 for _ in range(2):  # A session that a repair puts back is counted by the next one.
                     self._queue.admin.repair(self._tube)
-                self.harm += [
-                    f"{call.script.sha[:6]!r} {name}: {found}" for found in self._queue.admin.check(self._tube)
-                ]
+                self.harm += [f"{call.function.name} {name}: {found}" for found in self._queue.admin.check(self._tube)]
             elif not refused and after != done:
-                self.harm.append(f"{call.script.sha[:6]!r} {name}: {difference(self._content(), {})}")
+                self.harm.append(f"{call.function.name} {name}: {difference(self._content(), {})}")
             if self._digest() != digest_before:
                 self._restore(before)
 

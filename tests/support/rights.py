@@ -1,4 +1,4 @@
-"""The rights that each kind of user needs: derived from the scripts, and as documented on the page."""
+"""The rights that each kind of user needs: derived from the library, and as documented on the page."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import redis
 
-from tests.support.scripts import DRIVERS, METHODS, methods_of
-from tubes.redis.scripts.assembly import script
+from tubes.redis.library.functions import FUNCTIONS, NEEDED, commands_of
 from tubes.testing import LocalServer
 
 _PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "howto" / "permissions.md"
-#: The scripts of every session, and the scripts that open, create and find tubes.
+#: The functions of every session, and the functions that open, create and find tubes.
 _TUBES: Final = ("tube_names", "describe", "tube_drivers")
 _SESSION: Final = ("open", "heartbeat", "leave", "tick", "wake_at_due", "wake", "damage", *_TUBES)
 _PUTS: Final = ("put", "put_many", "put_keyed", "put_limited", "upload_words", "unput")
@@ -36,44 +35,41 @@ _TAKES: Final = (
     ),
     *("bury", "checkpoint", "decline", "touch", "renew_many", "statistics", "session"),
 )
-#: Commands that clients send in addition to those in scripts.
-_CALLS: Final = {"EVAL", "EVALSHA", "CLIENT|SETINFO", "CONFIG|GET"}
+#: Commands that clients send in addition to those in functions.
+_CALLS: Final = {"FCALL", "FUNCTION|LOAD", "CLIENT|SETINFO", "CONFIG|GET"}
 _WAITS: Final = {"BZPOPMIN", "PING"}
 _LOOKS: Final = {"MULTI", "EXEC", "HSTRLEN", "HMGET", "ZMSCORE", "EXISTS", "SMEMBERS", "HGET"}
 _HEARS: Final = {"SUBSCRIBE", "UNSUBSCRIBE", "PING"}
 
 
-@cache
-def of_scripts(*methods: str) -> frozenset[str]:
-    """Return all commands of these scripts, for all drivers."""
-    return frozenset(
-        command
-        for method in methods
-        for driver, settings in DRIVERS.values()
-        if method in methods_of(driver)
-        for command in script(method, driver, settings).commands
-    )
+def of_functions(*names: str) -> frozenset[str]:
+    """Return all commands that these functions may run, and those that every call runs."""
+    return frozenset().union(NEEDED, ("PUBLISH",), *map(commands_of, names))
 
 
 def required_rights() -> dict[str, frozenset[str]]:
     """Return the required rights by kind of user."""
-    putting = of_scripts(*_SESSION, *_PUTS) | _CALLS | _WAITS
-    working = putting | of_scripts(*_TAKES)
+    putting = of_functions(*_SESSION, *_PUTS) | _CALLS | _WAITS
+    working = putting | of_functions(*_TAKES)
     # A user who only lists names writes nothing.
-    looking = (of_scripts("overview", "age", *_TUBES) | _CALLS) - {"SADD", "SREM", "HSET"}
+    looking = (frozenset().union(*map(commands_of, ("overview", "age", *_TUBES)), ("TIME",)) | _CALLS) - {
+        "SADD",
+        "SREM",
+        "HSET",
+    }
     sparks = (
         method
-        for method in METHODS
+        for method in FUNCTIONS
         if method.startswith(("stream", "write", "extent", "task_headers", "scan_ids", "oldest"))
     )
-    spark = of_scripts(*_SESSION, *_PUTS, *sparks)
+    spark = of_functions(*_SESSION, *_PUTS, *sparks)
     return {
         "producer": putting,
         "worker": working | {"SUBSCRIBE"},
         "monitor": looking,
-        "listener": of_scripts(*_SESSION, "listen") | _CALLS | _HEARS,
+        "listener": of_functions(*_SESSION, "listen") | _CALLS | _HEARS,
         "spark": spark | _CALLS | _WAITS | _LOOKS,
-        "app": of_scripts(*METHODS) | _CALLS | _WAITS | _LOOKS | _HEARS,
+        "app": of_functions(*FUNCTIONS) | _CALLS | _WAITS | _LOOKS | _HEARS,
     }
 
 
@@ -92,10 +88,18 @@ class Users:
         self.admin: Any = server.client()
         for name, words in documented_rights().items():
             anywhere = [word.replace("tubes:*", "*") for word in words]
+            if not self._has_functions():
+                anywhere = [word for word in anywhere if word not in ("+fcall", "+function|load")] + [
+                    "+eval",
+                    "+evalsha",
+                ]
             try:
                 self._set(name, *anywhere)
             except redis.ResponseError:  # Redis before 7.2 lacks CLIENT SETINFO.
                 self._set(name, *(word for word in anywhere if word != "+client|setinfo"))
+
+    def _has_functions(self) -> bool:
+        return bool(self.admin.execute_command("COMMAND LIST", "FILTERBY", "PATTERN", "fcall"))
 
     def _set(self, name: str, *words: str) -> None:
         self.admin.execute_command("ACL", "SETUSER", name, "reset", "on", ">secret", *words)

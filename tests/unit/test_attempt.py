@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tubes.errors import ConnectionLost, QueueClosed, ServerRefused, TubesError
-from tubes.redis.scripts.assembly import Script
-from tubes.redis.scripts.replies import ANY, ErrorReply, Reply
+from tubes.redis.library import text
+from tubes.redis.library.functions import FUNCTIONS
+from tubes.redis.library.replies import ErrorReply, Reply
 from tubes.redis.transport import attempt
 from tubes.redis.transport.attempt import PATIENCE, RESULTS, UNSURE, Attempt, PortStep, Step, port_step
 from tubes.redis.transport.script_call import Command, ScriptCall
 
 URL = "redis://here"
-DONE, SEND, SEND_TEXT, TICK, RECONNECT = Step
+DONE, SEND, SEND_TEXT, LOAD, RECONNECT = Step
 LOST = ConnectionLost(url=URL, why="it broke")
 REFUSED = ServerRefused(url=URL, why="WRONGPASS no")
 CLOSED = QueueClosed(why="close() was called")
@@ -22,10 +23,24 @@ def error(code: str) -> ErrorReply:
     return ErrorReply(f"{code} some text")
 
 
-def make_attempt(*, resent: bool = False, confirms: bool = False, patience: float | None = None) -> Attempt:
-    call = ScriptCall(Script(b"return 1", b"sha", ANY), "key", ())
+class FakeServer:
+    """A server that has functions until it is told otherwise."""
+
+    url = URL
+    moving = False
+    has_functions = True
+    why_scripts = ""
+
+    def use_scripts(self, why: str) -> None:
+        self.has_functions, self.why_scripts = False, why
+
+
+def make_attempt(
+    server: FakeServer | None = None, *, resent: bool = False, confirms: bool = False, patience: float | None = None
+) -> Attempt:
+    call = ScriptCall(FUNCTIONS["tick"], "key", ())
     call.resent = resent
-    return Attempt(call, URL, 0.0, patience, confirms=confirms)
+    return Attempt(call, server or FakeServer(), 0.0, patience, confirms=confirms)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +51,7 @@ def make_attempt(*, resent: bool = False, confirms: bool = False, patience: floa
         (b"task", DONE, False),
         (error("NOSCRIPT"), SEND_TEXT, False),
         (error("AGAIN"), SEND, False),
-        (error("DUE"), TICK, False),
+        (ErrorReply("ERR Function not found"), LOAD, False),
         *((error(code), RECONNECT, True) for code in sorted(attempt.PASSING)),
         (LOST, RECONNECT, True),
         *((error(code), DONE, False) for code in ("SESSIONGONE", "ALTERED", "TUBEGONE", "FULL", "OOM", "ERR")),
@@ -58,8 +73,7 @@ def test_first_outcome(outcome: Reply | TubesError, step: Step, resent: bool) ->
         (("NOSCRIPT", "NOSCRIPT"), (SEND_TEXT, DONE)),
         # The scripts of the server were flushed meanwhile.
         (("NOSCRIPT", "AGAIN", "NOSCRIPT"), (SEND_TEXT, SEND, SEND_TEXT)),
-        (("DUE", "DUE", "AGAIN"), (TICK, TICK, SEND)),
-        (("LOADING", "LOADING", "DUE"), (RECONNECT, RECONNECT, TICK)),
+        (("LOADING", "LOADING", "AGAIN"), (RECONNECT, RECONNECT, SEND)),
     ],
 )
 def test_sequence_of_errors(outcomes: tuple[str, ...], steps: tuple[Step, ...]) -> None:
@@ -74,7 +88,6 @@ def test_sequence_of_errors(outcomes: tuple[str, ...], steps: tuple[Step, ...]) 
         ("ERR", False, SEND),
         ("ERR", True, DONE),
         ("NOSCRIPT", False, SEND_TEXT),
-        ("DUE", False, TICK),
     ],
 )
 def test_uncertain_error_is_confirmed_by_a_second_sending(code: str, resent: bool, step: Step) -> None:
@@ -106,7 +119,7 @@ def test_patience_ends(outcome: Reply | TubesError, patience: float | None, limi
     assert state.next(1, limit + 1) is DONE
 
 
-@pytest.mark.parametrize("outcome", [LOST, *map(error, ("LOADING", "NOSCRIPT", "AGAIN", "DUE"))], ids=repr)
+@pytest.mark.parametrize("outcome", [LOST, *map(error, ("LOADING", "NOSCRIPT", "AGAIN"))], ids=repr)
 def test_closed_channel_does_not_send_again(outcome: Reply | TubesError) -> None:
     with pytest.raises(QueueClosed):
         make_attempt().next(outcome, 0.0, CLOSED)
@@ -134,43 +147,70 @@ def test_pauses_grow() -> None:
     assert pauses[-2:] == [0.8, 0.8]
 
 
+@pytest.mark.parametrize("reply", [b"tubes_1", error("ERR Library 'tubes_1' already exists")], ids=repr)
+def test_missing_library_is_loaded(reply: Reply) -> None:
+    state = make_attempt()
+    assert b"FCALL" in state.pack()
+    assert state.next(ErrorReply("ERR Function not found"), 0.0) is LOAD
+    state.end_load(reply)
+    assert b"FCALL" in state.pack()
+
+
 @pytest.mark.parametrize(
-    ("tick_reply", "step"),
-    [
-        (None, TICK),
-        *((error(code), DONE) for code in ("SESSIONGONE", "ALTERED", "TUBEGONE", "NOPERM")),
-    ],
-    ids=repr,
+    "refusal", ["ERR unknown command 'FUNCTION', with args beginning with", "NOPERM no permission", "OOM not allowed"]
 )
-def test_failed_tick_ends_a_call_that_still_needs_it(tick_reply: Reply, step: Step) -> None:
-    state = make_attempt()
-    assert state.next(error("DUE"), 0.0) is TICK
-    state.end_tick(tick_reply)
-    assert state.next(error("DUE"), 0.0) is step
-    if step is DONE:
-        assert state.reply is tick_reply
+def test_library_runs_as_a_script_if_it_cannot_be_loaded(refusal: str) -> None:
+    server = FakeServer()
+    state = make_attempt(server)
+    state.next(ErrorReply("ERR Function not found"), 0.0)
+    state.end_load(ErrorReply(refusal))
+    assert server.why_scripts == refusal
+    assert b"EVALSHA" in state.pack()
+    assert state.next(error("NOSCRIPT"), 0.0) is SEND_TEXT
+    assert text.script() in state.pack()
+    assert state.next(error("AGAIN"), 0.0) is SEND
+    assert text.script() not in state.pack()
 
 
-def test_request_contains_the_text_once() -> None:
-    state = make_attempt()
-    assert b"EVALSHA" in state.pack(moving=False)
-    state.next(error("NOSCRIPT"), 0.0)
-    assert b"return 1" in state.pack(moving=False)
-    state.next(error("AGAIN"), 0.0)
-    assert b"return 1" not in state.pack(moving=False)
+@pytest.mark.parametrize(
+    "refusal", ["ERR unknown command 'FCALL', with args", "NOPERM User x has no permissions to run the 'fcall' command"]
+)
+def test_library_runs_as_a_script_where_functions_cannot_be_called(refusal: str) -> None:
+    server = FakeServer()
+    state = make_attempt(server)
+    assert state.next(ErrorReply(refusal), 0.0) is SEND
+    assert not server.has_functions
 
 
-def test_error_has_the_hash_of_its_script() -> None:
-    state = make_attempt()
-    reply = error("ERR")
-    assert state.next(reply, 0.0) is DONE
-    assert reply.sha == b"sha"
+@pytest.mark.parametrize(
+    "refusal",
+    ["ERR unknown command 'EVALSHA', with args", "NOPERM User x has no permissions to run the 'evalsha' command"],
+)
+def test_next_call_tries_functions_again_if_scripts_are_refused_too(refusal: str) -> None:
+    server = FakeServer()
+    state = make_attempt(server)
+    assert state.next(ErrorReply("ERR Function not found"), 0.0) is LOAD
+    state.end_load(error("NOPERM"))
+    assert state.next(ErrorReply(refusal), 0.0) is DONE
+    assert str(state.reply) == f"{refusal}; {error('NOPERM')}"
+    assert b"FCALL" in make_attempt(server).pack()
+
+
+@pytest.mark.parametrize(
+    "reply", ["ERR Function not found", "NOPERM User x has no permissions to run the 'fcall' command"]
+)
+def test_function_call_in_flight_becomes_a_script_with_the_others(reply: str) -> None:
+    server = FakeServer()
+    state = make_attempt(server)
+    server.use_scripts("another thread was refused")
+    assert state.next(ErrorReply(reply), 0.0) is SEND
+    assert b"EVALSHA" in state.pack()
 
 
 def test_plain_command_is_packed_once() -> None:
-    state = Attempt(Command("key", "HDEL", "key", "field"), URL, 0.0)
+    state = Attempt(Command("key", "HDEL", "key", "field"), FakeServer(), 0.0)
     assert state.next(LOST, 0.0) is RECONNECT
-    assert state.pack(moving=True) == b"*3\r\n$4\r\nHDEL\r\n$3\r\nkey\r\n$5\r\nfield\r\n"
+    assert state.pack() == b"*3\r\n$4\r\nHDEL\r\n$3\r\nkey\r\n$5\r\nfield\r\n"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +225,6 @@ def test_plain_command_is_packed_once() -> None:
         ("ack", "ALTERED", PortStep.RENEW),
         ("put", "DAMAGED", PortStep.REPAIR),
         ("put_keyed", "AGAIN", PortStep.TICK),
-        ("put_keyed", "DUE", PortStep.TICK),
         ("put", "NOPERM this user may not run 'zadd' script: 0a", PortStep.MARK),
         ("put", "NOPERM this user may not run 'evalsha'", PortStep.RAISE),
         ("put", "TUBEGONE", PortStep.RAISE),

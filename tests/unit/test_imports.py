@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 #: The layers from bottom to top: a folder or single file imports itself and lower layers. `tubes`: its `__init__`.
 LAYERS = [
-    *("errors", "drivers", "values", "backend", "memory redis.scripts", "durable redis.transport"),
+    *("errors", "drivers", "values", "backend", "memory redis.library", "durable redis.transport"),
     *("redis.validation", "redis.task_codec", "redis.options_version"),
     *("redis.waiting", "redis.sessions", "redis.port", "redis"),
     *("calls connecting", "sync aio", "metrics testing worker", "tubes push", "crawl serve"),
@@ -100,6 +100,7 @@ BACKENDS = ("tubes.memory", "tubes.durable", "tubes.redis")
 DOORS = {
     *(("spark", "tubes.redis.bulk"), ("cli", "tubes.durable.repair"), ("cli", "tubes.durable.database")),
     ("cli", "tubes.memory.store"),
+    ("cli", "tubes.redis.administration"),
 }
 
 

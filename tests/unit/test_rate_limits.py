@@ -115,7 +115,7 @@ def test_undone_start_leaves_the_lane_free() -> None:
     lane.undo_start(100, taken)
     assert lane.limit == 5
     assert lane.rate is not None
-    assert lane.rate.starts[0].at < 0
+    assert lane.rate.starts[0].id < 0
 
 
 def test_only_the_last_start_is_undone() -> None:
@@ -149,11 +149,11 @@ def test_undone_starts_return_their_part_of_the_burst() -> None:
     tasks = [tube.take(100) for _ in range(3)]
     rate = tube.lane("a").rate
     assert rate is not None
-    assert (rate.starts[0].at, rate.due, rate.is_free) == (120, 110, False)
+    assert (rate.starts[0].at, rate.due, rate.is_free) == (100, 110, False)
     for task in reversed(tasks[1:]):
         assert task is not None
         tube.lane("a").undo_start(105, task)
-    assert (rate.starts[0].at, rate.due, rate.is_free) == (100, 110, True)
+    assert (rate.starts[0].at, rate.due, rate.is_free) == (80, 110, True)
     assert len([task for task in (tube.take(105), tube.take(105), tube.take(105)) if task]) == 2
 
 
@@ -176,9 +176,9 @@ def test_a_burst_does_not_hide_that_the_clock_was_set_back() -> None:
     assert tube.take(1000) is not None
     rate = tube.lanes.rate("a")
     rate.apply(1000)
-    assert (rate.starts[0].at, rate.due) == (1010, 1010)
+    assert (rate.starts[0].at, rate.due) == (1000, 1010)
     rate.apply(200)
-    assert (rate.starts[0].at, rate.due) == (210, 210)
+    assert (rate.starts[0].at, rate.due) == (200, 210)
 
 
 def test_a_start_in_the_future_counts_as_one_now() -> None:
@@ -223,7 +223,7 @@ def test_configured_lane_keeps_its_rate_limit_but_forgets_its_starts() -> None:
     tube.expire(10)
     rate = tube.lanes.known_rate("a")
     assert rate is not None
-    assert (rate.max_in_flight, rate.starts[0].at) == (2, -1)
+    assert (rate.max_in_flight, rate.starts[0].id) == (2, -1)
 
 
 def test_rate_limits_due_at_the_same_moment_precede_tasks() -> None:

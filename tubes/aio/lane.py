@@ -67,9 +67,9 @@ class AsyncLane:
         after each run has ended; `capacity`: the maximum number of its tasks, in any state, as for `capacity` of a
         tube; 0: no limit. None: the tube's value. A limit that is left out keeps its value.
 
-        New limits apply at once: the interval runs from the last take of the lane, and if more of its tasks are taken
-        than allowed, the next take waits until they are fewer. A lane without ready or taken tasks and without a
-        cooldown has no last take. A new `interval_from` applies to runs that end from now on.
+        New limits apply at once: the interval runs from the last take of the lane, a larger burst adds no takes, and
+        if more of its tasks are taken than allowed, the next take waits until they are fewer. A lane without ready or
+        taken tasks and without a cooldown has no last take. A new `interval_from` applies to runs that end from now on.
 
         `Lane.configure` shows an example.
         """

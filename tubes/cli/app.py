@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tubes import __version__
-from tubes.cli import admin, bench, lane, look, repair, serve, tasks, top, transfer, work
+from tubes.cli import admin, bench, lane, library, look, repair, serve, tasks, top, transfer, work
 from tubes.cli.exits import Exit, Group
 from tubes.cli.logs import hide_logs
 
@@ -44,7 +44,7 @@ def tubes(
     hide_logs()
 
 
-for module in (look, tasks, work, admin, repair, top, transfer, bench, serve):
+for module in (look, tasks, work, admin, repair, library, top, transfer, bench, serve):
     for command in module.COMMANDS:
         app.command(command.__name__.strip("_"))(command)
 app.add_typer(lane.lane)

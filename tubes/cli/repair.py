@@ -11,12 +11,13 @@ import typer
 
 import tubes
 from tubes.backend.url import read
-from tubes.cli.common import AsJson, Url, complete_tubes, open_queue, place_of
+from tubes.cli.common import CONNECT_TIMEOUT, AsJson, Url, complete_tubes, open_queue, place_of
 from tubes.cli.exits import Exit, Stop
 from tubes.cli.show import print_json, print_line
 from tubes.cli.streams import printable
 from tubes.durable.repair import examine
 from tubes.durable.repair import repair as repair_folder
+from tubes.redis.administration import why_scripts
 from tubes.values.problem import LOSSES
 
 _Names = Annotated[
@@ -34,7 +35,7 @@ def check(names: _Names = None, url: Url = None, as_json_: AsJson = False) -> No
     """Report damaged tubes.
 
     A tube is damaged if its keys on the server contradict each other, or if rows of its folder's database are invalid.
-    The command changes nothing.
+    The command changes nothing. It also reports why a server runs the Lua library as a script, if it does.
     """
     _examine(names, url, fixes=False, as_json_=as_json_)
 
@@ -67,6 +68,8 @@ def _examine(names: list[str] | None, url: str | None, *, fixes: bool, as_json_:
             damage = "tasks are lost or uncertain" if has_losses else "parts of the file are unreadable"
             raise Stop(f"{place.redacted} was repaired, but {damage}", Exit.DAMAGED)
     with open_queue(url, read_only=not fixes) as queue:
+        if not as_json_ and (why := why_scripts(place_of(url), CONNECT_TIMEOUT)):
+            print_line(printable(f"the Lua library runs as a script, not as functions: {why}"))
         for name in names or queue.tubes():
             found = queue.admin.repair(name) if fixes else queue.admin.check(name)
             for problem in found:

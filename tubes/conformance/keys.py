@@ -41,6 +41,29 @@ class UniqueKeys(Bench):
         assert self.put(key="k").state == "buried"
         assert self.count("total") == 1
 
+    @pytest.mark.parametrize("method", ["put", "put_many", "waiting put", "put at once"])
+    @pytest.mark.parametrize("on_duplicate", ["keep", "update"])
+    def test_first_put_that_finds_a_buried_task_is_logged(
+        self, method: str, on_duplicate: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        task = self.put(key="k")
+        options = {"key": "k", "on_duplicate": on_duplicate, **self.lane("x")}
+        assert not self.put(**options).created_now
+        self.take()
+        self.tube.bury(task)
+        assert not caplog.records
+        for _ in range(2):
+            if method == "put_many":
+                (found,) = self.tube.put_many(["new"], **options)
+            else:
+                timeout = {"waiting put": {"timeout": 9}, "put at once": {"timeout": 0}}.get(method, {})
+                found = self.tube.put("new", **options, **timeout)
+            assert (found.id, found.state, found.created_now) == (task.id, "buried", False)
+        (record,) = caplog.records
+        assert record.levelname == "WARNING"
+        assert f"found the buried task {task.id}" in record.getMessage()
+        assert self.tube.take(timeout=0) is None
+
     @needs("delay")
     def test_delayed_task_keeps_its_key(self) -> None:
         self.put(key="k", delay=5)

@@ -355,7 +355,7 @@ class Bursts(Throttled):
         lane.configure(rate="12/min", burst=2)
         assert (lane.info().interval, lane.info().burst) == (5, 2)
         assert self.drain() == [task.id for task in tasks[:2]]
-        lane.configure(burst=3)
+        self.pass_interval(5)
         assert self.drain() == [tasks[2].id]
         lane.configure(burst=None)
         assert lane.info().burst == 1
@@ -369,17 +369,44 @@ class Bursts(Throttled):
         assert self.tube.lane("x").info().burst == 1
         assert self.drain() == [tasks[0].id]
         self.tube.alter(interval_from="take")
-        assert self.drain() == [task.id for task in tasks[1:]]
         assert self.tube.lane("x").info().burst == 3
+        self.pass_time(10)
+        assert self.drain() == [task.id for task in tasks[1:]]
 
     def test_burst_of_a_live_tube_changes(self) -> None:
         tasks = self.create_filled("x", "x", "x", "x", interval=5, max_in_flight=9)
         assert self.drain() == [tasks[0].id]
         self.tube.alter(lane_burst=3)
+        self.pass_time(10)
         assert self.drain() == [task.id for task in tasks[1:3]]
         self.tube.alter(lane_burst=None)
         self.pass_interval(5)
         assert self.drain() == [tasks[3].id]
+
+    def test_changed_limits_of_lanes_bring_no_takes(self) -> None:
+        self.create_filled(*"x" * 25, interval=5, lane_burst=9, max_in_flight=30)
+        assert len(self.drain()) == 9
+        lane = self.tube.lane("x")
+        changes: tuple[Callable[[], object], ...] = (
+            lambda: self.tube.alter(lane_burst=1),
+            lambda: self.tube.alter(interval=7, lane_burst=20),
+            lambda: self.tube.alter(interval_from="ack"),
+            lambda: self.tube.alter(interval=5, lane_burst=9, interval_from="take"),
+            lambda: lane.configure(burst=1),
+            lambda: lane.configure(interval=7, burst=20),
+            lambda: lane.configure(interval_from="ack"),
+            lambda: lane.configure(interval=None, burst=None, interval_from=None),
+        )
+        for change in changes:
+            change()
+            assert self.drain() == []
+        self.pass_time(15)
+        for change in changes[4:]:
+            change()
+        assert len(self.drain()) == 3
+        self.pass_time(44.9)
+        assert len(self.drain()) == 8
+        assert self.next_start("x") == pytest.approx(0.1)
 
     def test_lane_rate_is_another_spelling_of_the_interval(self) -> None:
         tube = self.create("rated", lane_rate="10/s", lane_burst=5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tubes import TaskNotTaken
@@ -197,14 +199,14 @@ class TimeToRun(Bench):
     @needs("ttr")
     def test_each_waiting_take_begins_with_its_own_ttr(self) -> None:
         spans = (2, 9, None)
-        waiting = []
+        waiting: list[Any] = []
         for number, span in enumerate(spans, 1):
             options = {} if span is None else {"ttr": span}
             waiting.append(self.begin(self.tube, "take", 5, **options))
             assert self.has_waiters(number)
         for _ in spans:
             self.put()
-        tasks = [self.result_of(call) for call in waiting]
+        tasks: list[Any] = [self.result_of(call) for call in waiting]
         assert [task.ttr for task in tasks] == [2, 9, None]
         assert [task.due for task in tasks] == [self.clock.now() + 2, self.clock.now() + 9, None]
         assert self.count("touch") == 0

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from hashlib import sha256
 from time import monotonic, time
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import tubes
@@ -257,8 +257,12 @@ def _request(data: Any) -> Request:
     """Return a stored request. Another program may have put the URL alone. Raises `ValueError` for other data."""
     if isinstance(data, str):
         return Request.from_url(data)
-    if isinstance(data, dict) and isinstance(payload := data.get("payload"), dict):
-        data = data | {"payload": b64decode(payload["base64"])}
+    if isinstance(data, dict):
+        fields = cast("dict[str, Any]", data)
+        payload: Any = fields.get("payload")
+        if isinstance(payload, dict):
+            fields = fields | {"payload": b64decode(cast("dict[str, str]", payload)["base64"])}
+        data = fields
     return Request.model_validate(data)
 
 

@@ -325,7 +325,7 @@ def shift_rate(text: str, span: int) -> str:
     """Make all times of a lane `span` microseconds earlier."""
     check_rate(text)
     facts = json.loads(text)
-    starts = [[max(at - span, 0) if at >= 0 else at, *rest] for at, *rest in facts["starts"]]
+    starts = [[at - span, *rest] for at, *rest in facts["starts"]]
     return json.dumps({**facts, "blocked": max(facts["blocked"] - span, 0), "starts": starts})
 
 

@@ -1,4 +1,4 @@
-"""An overview of all tubes of a server, read by a script that opens no session."""
+"""An overview of all tubes of a server, read by a function that opens no session."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tubes.drivers.options import SECOND
 from tubes.drivers.tube_options import as_arguments
 from tubes.errors import DriverNotFound, Facts, Unreadable
 from tubes.redis import validation
+from tubes.redis.library.replies import bytes_of, list_of, number_of
 from tubes.redis.options_version import OptionsVersion, TubeSession
 from tubes.redis.port.look import statistics_of
-from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply
 from tubes.values.overview import Overview
@@ -25,7 +25,7 @@ T = TypeVar("T")
 _TUBES_PER_CALL: Final = 200
 #: Names per call of `tube_drivers`.
 _NAMES_PER_CALL: Final = 1000
-#: The maximum number of calls of a script that has to do other work first.
+#: The maximum number of calls of a function that has to do other work first.
 _MAX_CALLS: Final = 100
 
 
@@ -50,7 +50,7 @@ def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[d
 
 
 def _seen(store: RedisStore, name: str, now: int, row: list[Reply], *, ages: bool) -> Flow[Overview]:
-    if len(row) == 1:  # The script's reason for not reading the tube.
+    if len(row) == 1:  # The function's reason for not reading the tube.
         raise Unreadable(what=f"tube {name!r}", why=bytes_of(row[0]).decode(errors="replace"))
     driver, options, counted, *numbers, due = row
     kind = validation.driver_name(name, driver)
@@ -92,7 +92,7 @@ def _oldest_age(store: RedisStore, name: str, driver: object, options: object) -
     """Return the age of a tube's oldest ready task; None without one, or if this process lacks the tube's driver."""
     try:
         tube_driver = store.driver_of(name, driver)
-        # A script that changes nothing for a session accepts any field of the meta hash as its token: `born` always
+        # A function that changes nothing for a session accepts any field of the meta hash as its token: `born` always
         # exists.
         checked = validation.options(name, options, tube_driver)
         placeholder = TubeSession(0, "born", "0", OptionsVersion(tube_driver, checked, store.server_micros))
@@ -100,7 +100,7 @@ def _oldest_age(store: RedisStore, name: str, driver: object, options: object) -
         return None
     start: int | str = ""
     for _ in range(_MAX_CALLS):
-        age_script = placeholder.version.script("age")
+        age_script = placeholder.version.function("age")
         reply: Reply = yield ScriptCall(age_script, store.key(name), (start,), placeholder, store.now())
         if isinstance(reply, ErrorReply):
             if reply.code in ("TUBEGONE", "SESSIONGONE"):

@@ -1,6 +1,6 @@
 """The door of this folder for bulk operations: `tubes.spark` imports nothing else from it.
 
-`BulkTube` runs scripts and read-only commands on one tube. The other names read replies and stored tasks.
+`BulkTube` runs functions and read-only commands on one tube. The other names read replies and stored tasks.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tubes.redis import task_codec
+from tubes.redis.library.functions import IDLE, MOST_ATTEMPTS, TAKES, TAKES_WITH_LANES, is_timed
+from tubes.redis.library.replies import bytes_of, list_of, number_of
+from tubes.redis.port.msgpack_array import packed
 from tubes.redis.port.puts import key_words
-from tubes.redis.scripts.assembly import IDLE, MOST_ATTEMPTS, TAKES, TAKES_WITH_LANES, knobs_of
-from tubes.redis.scripts.msgpack_array import packed
-from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.task_codec import read as read_task
 from tubes.redis.task_codec import read_done
 from tubes.redis.transport.server import check_settings
@@ -53,7 +53,7 @@ __all__ = [
 
 
 class BulkTube:
-    """A tube on a server, at the level of its scripts and keys. Blocking. `port`: the port of a `sync.Tube`."""
+    """A tube on a server, at the level of its functions and keys. Blocking. `port`: the port of a `sync.Tube`."""
 
     encode_reason = staticmethod(task_codec.encode_reason)
 
@@ -65,7 +65,7 @@ class BulkTube:
         self.key: Final = self._shared.key
         self.driver: Final = self._shared.driver
         #: True if tasks may become due.
-        self.is_timed: Final = "TIMED" in knobs_of(self.driver)
+        self.is_timed: Final = is_timed(self.driver)
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -78,11 +78,11 @@ class BulkTube:
         return self._port.session.token if self._port.session else ""
 
     def call(self, script: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
-        """Call a script that uses no session and is safe to repeat."""
+        """Call a function that uses no session and is safe to repeat."""
         return self._port.run(self._port.run_plain_script(script, *args, parts=parts))
 
     def call_in_session(self, script: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
-        """Call a script that uses the session of the connection."""
+        """Call a function that uses the session of the connection."""
         return self._port.run(self._port.run_script(script, args, parts=parts))
 
     def run_commands(self, *commands: bytes) -> list[Reply]:
@@ -90,7 +90,7 @@ class BulkTube:
         return self._port.run(self._port.run_commands(*commands))
 
     def put_words(self, options: Options) -> tuple[Word, ...]:
-        """Encode checked options of a put: the words before the data in the arguments of a put script."""
+        """Encode checked options of a put: the words before the data in the arguments of a put function."""
         new = task_codec.write(self.driver, self.options, options)
         words = (new.flags, new.due, new.pri, new.lane, new.header)
         return (*words, *key_words(options)) if "key" in options else words

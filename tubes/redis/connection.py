@@ -25,14 +25,14 @@ from tubes.errors import (
 )
 from tubes.redis import validation
 from tubes.redis.all_tubes import existing_names, overview
+from tubes.redis.library.functions import FUNCTIONS
+from tubes.redis.library.replies import bytes_of, list_of, number_of
 from tubes.redis.options_version import OpenedTube
 from tubes.redis.port.base import Port, PortConnection
 from tubes.redis.port.coalesced_puts import Channels, LoopPort
 from tubes.redis.port.methods import TubePort
 from tubes.redis.port.quick import ThreadPort
 from tubes.redis.repair import examine
-from tubes.redis.scripts.assembly import script, trial
-from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.sessions.session import RedisSession
 from tubes.redis.sessions.store import creation_of, open_store
 from tubes.redis.transport.channel import ThreadChannel, run_undos
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from tubes.values.problem import Problem
 
 T = TypeVar("T")
-#: The argument 4 of the script `open`, by the option `if_exists`.
+#: The argument 4 of the function `open`, by the option `if_exists`.
 _MODES: Final[Mapping[IfExists, str]] = {"raise": "new", "same": "same", "keep": "alike", "update": "alike"}
 #: The minimum number of seconds until an unused reply tube expires.
 _REPLIES_IDLE: Final = 12.0
@@ -127,7 +127,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             rule = "needs rank_lua, the same order as a Lua expression, to run on a server"
             raise InvalidOption(option="driver", value=driver.name, rule=rule)
         if driver.rank_lua is not None:
-            reply = yield ScriptCall(trial(driver.rank_lua), self.store.key(name), ())
+            reply = yield ScriptCall(FUNCTIONS["trial"], self.store.key(name), (driver.rank_lua,))
             if isinstance(reply, ErrorReply):
                 raise InvalidOption(option="rank_lua", value=driver.rank_lua, rule=f"fails on the server: {reply}")
         checked = driver.check_tube(options)
@@ -183,7 +183,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         try:
             return self.store.registry.find(name)
         except DriverNotFound:
-            stored: Reply = yield ScriptCall(script("describe"), self.store.key(tube), ())
+            stored: Reply = yield ScriptCall(FUNCTIONS["describe"], self.store.key(tube), ())
             if if_exists != "raise" and type(stored) is list:
                 other = validation.driver_name(tube, stored[0])
                 if other != name:
@@ -262,7 +262,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         """Remove the name of a dropped tube unless it was created again, and the name of an empty namespace."""
         names = f"{self.store.prefix}:names"
         yield from self._change_names(names, "remove", name)
-        stored = yield ScriptCall(script("describe"), self.store.key(name), ())
+        stored = yield ScriptCall(FUNCTIONS["describe"], self.store.key(name), ())
         if stored is not None:
             yield from self._store_name(name)
         elif self.store.namespace and not (yield from self._all_in(names, "a tube name")):

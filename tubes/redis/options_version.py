@@ -1,4 +1,4 @@
-"""The options of a tube as one session knows them, prepared for scripts and puts."""
+"""The options of a tube as one session knows them, prepared for calls and puts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tubes.drivers.options import compute_delay
 from tubes.errors import ServerRefused
 from tubes.redis import task_codec
-from tubes.redis.scripts.assembly import TubeSettings, script
+from tubes.redis.library.functions import FUNCTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tubes.drivers.driver import Driver
-    from tubes.redis.scripts.assembly import Script
+    from tubes.redis.library.functions import Function
     from tubes.redis.transport.wire import Reply, Word
 
 
@@ -34,7 +34,7 @@ class LeaseSession(TubeSession):
 
 
 class OpenedTube(NamedTuple):
-    """The reply of the script `open` for a tube that was opened."""
+    """The reply of the function `open` for a tube that was opened."""
 
     driver: Reply
     options: Reply
@@ -46,9 +46,7 @@ class OpenedTube(NamedTuple):
     is_muted: bool
     #: The version of the options; '' for the options of the tube's creation.
     version: str
-    #: True if the lanes are throttled or were so before.
-    is_paced: bool
-    #: The commands of scripts that the user may not run.
+    #: The commands of functions that the user may not run.
     lacks: frozenset[str]
     #: The number of the request among all in this process: a reply to a later request is not older.
     request: int
@@ -62,7 +60,7 @@ class OpenedTube(NamedTuple):
 class OptionsVersion:
     """The options of a tube from one `alter` to the next. It is immutable: `alter` makes a new one.
 
-    A session uses the version with which it opened the tube. Hence the arguments of a script always match the version
+    A session uses the version with which it opened the tube. Hence the arguments of a function always match the version
     named in the call, even if another thread learns of a newer one. The server rejects calls of any other version with
     `ALTERED`, and the caller opens the tube again.
     """
@@ -74,19 +72,16 @@ class OptionsVersion:
         now: Callable[[], int],
         name: str = "",
         *,
-        is_paced: bool = False,
         lacks: frozenset[str] = frozenset(),
         url: str = "",
     ) -> None:
         #: '' until the tube is altered.
         self.name: Final = name
-        #: True if the options or the limits of a lane throttle lanes now, or did so before.
-        self.is_paced: Final = is_paced
-        #: The commands of scripts that this user may not run.
+        #: The commands of functions that this user may not run.
         self.lacks: Final = lacks
         self._url: Final = url
         self.options: Final = options
-        #: The capacity as an argument of scripts; '' without a limit.
+        #: The capacity as an argument of functions; '' without a limit.
         self.room: Final[int | str] = options.get("capacity") or ""
         #: True if a put may find the tube or its lane full.
         self.is_bounded: Final = bool(self.room) or "lane_capacity" in options
@@ -95,18 +90,17 @@ class OptionsVersion:
         self._driver: Final = driver
         # The time by the server's clock.
         self._now: Final = now
-        self._settings: Final = TubeSettings.of(options, is_altered=bool(name), is_paced=is_paced)
 
-    def script(self, name: str) -> Script:
-        """Return the script `name`, assembled for these options. Raises `ServerRefused` if a right is missing."""
-        found = script(name, self._driver, self._settings)
+    def function(self, name: str) -> Function:
+        """Return the function `name`. Raises `ServerRefused` if a right is missing."""
+        found = FUNCTIONS[name]
         if self.lacks:
             self.check_rights(found)
         return found
 
-    def check_rights(self, script: Script) -> None:
-        """Raise `ServerRefused` if the user may not run all commands of a script."""
-        if missing := ", ".join(sorted(self.lacks & script.commands)):
+    def check_rights(self, function: Function) -> None:
+        """Raise `ServerRefused` if the user may not run all commands of a function."""
+        if missing := ", ".join(sorted(self.lacks & function.commands)):
             raise ServerRefused(url=self._url, why=f"NOPERM the user has no permission to run {missing}")
 
     def write(self, options: Mapping[str, Any]) -> task_codec.NewTask:

@@ -1,10 +1,10 @@
 """Check and repair a tube on a server while programs use it.
 
-**How it works.** Each script reads a part of the tube. A problem found by one script existed when it ran. A
-problem that takes several scripts to find (an order that lists a task another script did not see, a wrong count) is
-either confirmed by a script that reads all of its facts, or counts only if nothing has changed meanwhile. The checks
-run in this order because later ones rely on earlier ones: the meta hash, the ids, the lanes, the indexes, the tasks,
-the takes, the counts.
+**How it works.** Each call reads a part of the tube. A problem found by one call existed when it ran. A problem that
+takes several calls to find (an order that lists a task another call did not see, a wrong count) is either confirmed by
+a call that reads all of its facts, or counts only if nothing has changed meanwhile. The checks run in this order
+because later ones rely on earlier ones: the meta hash, the ids, the lanes, the indexes, the tasks, the takes, the
+counts.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from uuid import uuid4
 from tubes.errors import TubeNotFound, Unreadable
 from tubes.redis import validation
 from tubes.redis.all_tubes import batches_of
-from tubes.redis.scripts.assembly import TAKES, TubeSettings, knobs_of, script
-from tubes.redis.scripts.parts import LAYOUT, PARTS
-from tubes.redis.scripts.replies import bytes_of, list_of, number_of
+from tubes.redis.library.functions import FUNCTIONS, LAYOUT, PARTS, TAKES, is_timed, order_of
+from tubes.redis.library.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of
 from tubes.redis.validation import encode_lane_options
@@ -51,7 +50,7 @@ def examine(store: RedisStore, name: str, *, repairs: bool) -> Flow[list[Problem
     except Unreadable:
         found.add(["tube", name])
         return found.problems()
-    examination = _Examination(store, name, driver, found, options.get("lane_capacity"), repairs=repairs)
+    examination = _Examination(store, name, driver, found, repairs=repairs)
     yield from examination.run(options.get("capacity", 0), encode_lane_options(options))
     return found.problems()
 
@@ -71,7 +70,7 @@ class _Problems:
         self._counts: Final[Counter[str]] = Counter()
 
     def add(self, reply: object) -> bool:
-        """Record the problems in a script's reply; return True if there were any."""
+        """Record the problems in a function's reply; return True if there were any."""
         words = list_of(reply)
         for kind, subject in zip(*[map(_text, words)] * 2, strict=True):
             known = self._known.setdefault(kind, set())
@@ -106,30 +105,24 @@ class _Examination:
         name: str,
         driver: Driver,
         found: _Problems,
-        lane_capacity: int | None,
         *,
         repairs: bool,
     ) -> None:
         self._store: Final = store
         self._name: Final = name
         self._driver: Final = driver
-        self._knobs: Final = knobs_of(driver)
         self._found: Final = found
         self._repairs: Final = repairs
-        # Any tube may have kept done tasks, now or before.
-        self._settings: Final = TubeSettings(keeps=True, lane_capacity=lane_capacity)
 
     def _ask(self, name: str, *args: Word) -> Flow[Reply]:
         words = ("1" if self._repairs else "", self._store.now(), *args)
-        reply: Reply = yield ScriptCall(
-            script(name, self._driver, self._settings), self._store.key(self._name), words, parts=PARTS
-        )
+        reply: Reply = yield ScriptCall(FUNCTIONS[name], self._store.key(self._name), words, parts=PARTS)
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=self._name) if reply.code == "TUBEGONE" else error_of(reply, self._store.url)
         return reply
 
     def _scan(self, name: str, *args: Word) -> Flow[list[list[Reply]]]:
-        """Call a script with its last cursor until it returns 0; return the rest of each reply."""
+        """Call a function with its last cursor until it returns 0; return the rest of each reply."""
         pages: list[list[Reply]] = []
         cursor = 0
         while True:
@@ -140,7 +133,7 @@ class _Examination:
 
     def run(self, capacity: int, lane_options: str) -> Flow[None]:
         """Check the whole tube, in the order that the module's docstring gives."""
-        kind = "list" if "LIST" in self._knobs else "zset"
+        kind = "list" if order_of(self._driver) == "list" else "zset"
         meta = ("check_meta", kind, capacity, lane_options)
         others = TAKES, LAYOUT, uuid4().hex
         broken = self._found.add((yield from self._ask(*meta, "", *others)))
@@ -150,7 +143,7 @@ class _Examination:
         if broken:
             yield from self._ask(*meta, max(ids, default=-1), *others)
         lanes: dict[bytes, int] = {}
-        if "LANE" in self._knobs:
+        if self._driver.lane is not None:
             lanes = yield from self._lanes()
         disordered = yield from self._indexes(max(ids, default=-1) + 1)
         yield from self._tasks(ids, disordered=disordered)
@@ -160,9 +153,9 @@ class _Examination:
         if self._repairs or not self._found:
             yield from self._counts()
         if self._repairs:
-            yield ScriptCall(script("damage"), self._store.key(self._name), ("",))
+            yield ScriptCall(FUNCTIONS["damage"], self._store.key(self._name), ("",))
             for marker in ("marker", "room"):  # Waiters look again for tasks and room.
-                yield ScriptCall(script("wake"), self._store.key(self._name), (marker,), parts=(marker,))
+                yield ScriptCall(FUNCTIONS["wake"], self._store.key(self._name), (marker,), parts=(marker,))
 
     def _ids(self) -> Flow[set[int]]:
         """Return the ids of all tasks."""
@@ -173,7 +166,7 @@ class _Examination:
         return ids
 
     def _sweep(self, index: str) -> Flow[list[Reply]]:
-        """Check every entry of a key; return the facts that the script collects."""
+        """Check every entry of a key; return the facts that the function collects."""
         found: list[Reply] = []
         for wrong, batch in (yield from self._scan("check_index", index)):
             self._found.add(wrong)
@@ -198,11 +191,10 @@ class _Examination:
     def _indexes(self, next_id: int) -> Flow[bool]:
         """Check the keys that order tasks; return True if the list of ready tasks is out of order."""
         disordered = False
-        if "LIST" in self._knobs:
+        if order_of(self._driver) == "list":
             disordered = yield from self._list(next_id)
-        orders_by_knob = {"LIST": ("back",), "LANE": ("offers", "behind", "rests")}
-        orders = next((keys for knob, keys in orders_by_knob.items() if knob in self._knobs), ("ready",))
-        timed = ("due",) if "TIMED" in self._knobs else ()
+        orders = {"list": ("back",), "lanes": ("offers", "behind", "rests"), "set": ("ready",)}[order_of(self._driver)]
+        timed = ("due",) if is_timed(self._driver) else ()
         for index in (*orders, "buried", *timed, "keys", "known", "done", "ended", "waiting"):
             yield from self._sweep(index)
         return disordered
@@ -220,7 +212,7 @@ class _Examination:
     def _tasks(self, ids: Iterable[int], *, disordered: bool) -> Flow[None]:
         """Check all tasks, the newest first, so that the first call repairs the tube's next id."""
         left = sorted(ids)
-        size = _TASKS_OF_LANES if "LANE" in self._knobs else _TASKS
+        size = _TASKS_OF_LANES if self._driver.lane is not None else _TASKS
         while left:
             reply = yield from self._ask("check_tasks", "1" if disordered else "", *left[: -size - 1 : -1])
             checked, wrong = list_of(reply)
@@ -241,9 +233,9 @@ class _Examination:
             dues = [(id, score) for id, score, _, timeless in rows if timeless and _session_of(score) not in streams]
             for batch in batches_of([word for pair in dues for word in pair]):
                 self._found.add((yield from self._ask("check_takes", "due", *batch)))
-        if "LANE" in self._knobs:
+        if self._driver.lane is not None:
             counted = Counter(lane for _, _, lane, _ in rows)
-            # Tasks may have moved meanwhile: one script recounts all takes of these lanes at one moment.
+            # Tasks may have moved meanwhile: one call recounts all takes of these lanes at one moment.
             doubtful = sorted(lane for lane in lanes.keys() | counted.keys() if lanes.get(lane, 0) != counted[lane])
             for batch in batches_of(doubtful):
                 self._found.add((yield from self._ask("check_lanes", "", *batch)))
@@ -255,7 +247,7 @@ class _Examination:
 
     def _counts(self) -> Flow[None]:
         """Check the counts of the tube."""
-        if not {"LIST", "TIMED"} <= self._knobs:
+        if order_of(self._driver) != "list" or not is_timed(self._driver):
             _, wrong = list_of((yield from self._ask("check_end", 0, "")))
             self._found.add(wrong)
             return

@@ -1,4 +1,4 @@
-"""Tasks in the server's format, which `drivers/lua/lib/task.lua` reads and writes there.
+"""Tasks in the server's format, which `drivers/lua/entry.lua` reads and writes there.
 
 A stored task consists of a byte of flags, the moment of its put (7 bytes), optional fields in the order of the flags,
 and the data. A kept done task has another header in front of it.
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from tubes.redis.transport.wire import Word
     from tubes.values.task import Origin
 
-#: A task in a script's reply: id, state, attempts, take, due time (-1: never), and the stored task or its header.
+#: A task in a function's reply: id, state, attempts, take, due time (-1: never), and the stored task or its header.
 Parsed: TypeAlias = tuple[int, bytes, int, int, int, bytes]
 
 _EVENTS: Final = frozenset(move.event.encode() for moves in MOVES.values() for move in moves.values())
 _STATES: Final = {state.value.encode(): state for state in State}
-#: The header of a task in a script's reply: id, state, attempts, number of the take, due time.
+#: The header of a task in a function's reply: id, state, attempts, number of the take, due time.
 _HEADER: Final = Struct(">QcIIq")
 #: The first bytes of a stored task: one byte of flags, and the moment of its put in 7 bytes.
 _PREFIX: Final = Struct(">Q").unpack_from
@@ -72,7 +72,7 @@ class StoredDone(StoredTask):
 
 
 class NewTask(NamedTuple):
-    """A task to be put: its flags, its other header fields, and the other arguments of the script."""
+    """A task to be put: its flags, its other header fields, and the other arguments of the function."""
 
     flags: bytes
     header: bytes
@@ -171,7 +171,7 @@ def _text_at(raw: bytes, offset: int) -> tuple[str, int]:
 
 
 def encode_reason(reason: str | None) -> bytes:
-    """Encode a reason for scripts, which store it with its kind; None: as no bytes."""
+    """Encode a reason for functions, which store it with its kind; None: as no bytes."""
     if reason is None:
         return b""
     kind = kind_of(reason)
@@ -297,7 +297,7 @@ def read_done(id: int, raw: bytes) -> StoredDone:
 
 
 def parse(reply: bytes, offset: int = 0) -> Parsed:
-    """Read the task in a script's reply."""
+    """Read the task in a function's reply."""
     try:
         return *_HEADER.unpack_from(reply, offset), reply[offset + _HEADER.size :]
     except struct.error as error:
@@ -305,7 +305,7 @@ def parse(reply: bytes, offset: int = 0) -> Parsed:
 
 
 def see(reply: bytes) -> tuple[int, int, str, int, int]:
-    """Read the `Seen` of a task from a script's reply."""
+    """Read the `Seen` of a task from a function's reply."""
     id, state, attempts, take, _, raw = parse(reply)
     try:
         return id, _PREFIX(raw)[0] & _MOMENT, state.decode(), attempts, take

@@ -1,6 +1,6 @@
 """Check the data that a server stores about tubes, which any client with access may have written.
 
-All data is checked here before it becomes part of a script, a key or a result. Bad data raises `Unreadable`, or is left
+All data is checked here before it becomes part of a call, a key or a result. Bad data raises `Unreadable`, or is left
 out of lists.
 """
 
@@ -21,8 +21,8 @@ from tubes.drivers.options import MAX_SECONDS, SECOND, integer, micros
 from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import OF_TUBES
 from tubes.errors import DriverNotFound, Facts, InvalidOption, TubesError, Unreadable
-from tubes.redis.scripts.assembly import with_source
-from tubes.redis.scripts.replies import bytes_of
+from tubes.redis.library.replies import bytes_of
+from tubes.redis.library.text import with_source
 from tubes.redis.transport.wire import ErrorReply, error_of
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ _VERSION: Final = re.compile(rb"[0-9a-f]{0,32}")
 _TOKEN: Final = re.compile(rb"s([0-9]{1,9})\.([0-9]{1,20})\.([0-9a-f]{1,32})")
 #: Errors of code that reads bad data.
 WRONG: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, struct.error)
-#: Errors of a script that failed halfway, except for missing permissions.
+#: Errors of a function that failed halfway, except for missing permissions.
 _SCRIPT_FAILURE: Final = re.compile(
     r"WRONGTYPE |ERR (?!Unknown Redis command|ACL failure|The user executing the script can't)"
-    r".*(user_script|Error running script)"
+    r".*(user_script|user_function|Error running script)"
 )
 #: The maximum numbers of names in a warning, and of remembered names.
 _LISTED, _REMEMBERED = 5, 10_000
@@ -60,7 +60,7 @@ def unreadable(what: str, error: Exception) -> Unreadable:
 
 
 def refusal(what: str, reply: ErrorReply, url: str) -> TubesError:
-    """Return the exception for an error reply: a script that reads bad data fails halfway."""
+    """Return the exception for an error reply: a function that reads bad data fails halfway."""
     return Unreadable(what=what, why=with_source(reply)) if _SCRIPT_FAILURE.match(str(reply)) else error_of(reply, url)
 
 
@@ -186,7 +186,7 @@ def describe_options(options: Mapping[str, object]) -> bytes:
 
 
 def encode_lane_options(options: Mapping[str, Any]) -> str:
-    """Return a tube's options for lanes (order and limits) as paces.lua reads them; '' for the defaults."""
+    """Return a tube's options for lanes (order and limits) as rate_limits.lua reads them; '' for the defaults."""
     is_round_robin, most = options.get("order") == "round_robin", options.get("max_in_flight", 1)
     interval, jitter = options.get("interval", 0), options.get("jitter", 0)
     from_end = options.get("interval_from") == "ack"

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("tubes")
+_BURIED = (
+    "tube %r: a put with a key found the buried task %d, which stays buried: kick or delete it, or put with "
+    "on_duplicate='replace'"
+)
 #: The type of a task's data. It is not checked at run time.
 T = TypeVar("T", default=Any)
 #: The type of the result of a handler of a tube's tasks.
@@ -366,3 +370,11 @@ def copy_to_api(kind: type[F], tube: Origin, task: TaskView) -> F:
 def log_lost_take(error: TubesError) -> None:
     """Log that a loop over a tube could not ack its last task, because it did not hold it any more."""
     _log.warning("a task was finished too late and may be done twice: %s", error)
+
+
+def log_buried(*tasks: TaskView | None) -> None:
+    """Log a warning if a put returned a buried task, found by its key, once for each tube and process."""
+    for task in tasks:
+        if task is not None and task._state is State.BURIED and not task._tube._port.shared.has_warned_of_buried:
+            task._tube._port.shared.has_warned_of_buried = True
+            _log.warning(_BURIED, task._tube.name, task.id)

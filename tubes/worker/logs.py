@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-
 #: Longest traceback of a record, in characters.
 _MAX_TRACE: Final = 20_000
 #: A line that is cut in longer ones.

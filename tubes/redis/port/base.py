@@ -1,4 +1,4 @@
-"""Script calls by the methods of one connection on one tube, in threads and on event loops.
+"""Calls of Lua functions by the methods of one connection on one tube, in threads and on event loops.
 
 A method with one call uses `call`. A method with several calls is a flow (a generator that yields calls), which `run`
 or `change` runs. On an event loop these return an awaitable; the annotations name its result.
@@ -26,9 +26,9 @@ from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
 from tubes.errors import ConnectionLost, ServerRefused, TaskNotFound, TaskNotTaken, TubeFull, TubeNotFound, TubesError
 from tubes.redis import task_codec, validation
+from tubes.redis.library.functions import FUNCTIONS
+from tubes.redis.library.replies import list_of, number_of
 from tubes.redis.options_version import LeaseSession, TubeSession
-from tubes.redis.scripts.assembly import script
-from tubes.redis.scripts.replies import list_of, number_of
 from tubes.redis.task_codec import Parsed, put_of
 from tubes.redis.transport.attempt import RESULTS, UNSURE, PortStep, port_step
 from tubes.redis.transport.script_call import AHEAD, SERVING, Flow, ScriptCall, ScriptLook
@@ -48,9 +48,9 @@ P = ParamSpec("P")
 R = TypeVar("R", bound="Port")
 T = TypeVar("T")
 _log = logging.getLogger("tubes")
-#: The arguments of a script, or a function that makes them for a version (None: the arguments do not fit it).
+#: The arguments of a Lua function, or a function that makes them for a version (None: the arguments do not fit it).
 Words: TypeAlias = "tuple[Word, ...] | Callable[[OptionsVersion], tuple[Word, ...] | None]"
-#: A function that turns the reply into a result, the arguments of the script, and the lease of the call, if any.
+#: A function that turns the reply into a result, the arguments of the call, and its lease, if any.
 Request: TypeAlias = tuple[Callable[[Reply], T], tuple[Word, ...], Lease | None]
 
 #: Words per call of `undo`: two for each task.
@@ -122,7 +122,7 @@ class Port(PortBase[F]):
         self.clock: Final = store.clock
 
     def known_facts_word(self, view: TaskView) -> str:
-        """Return the argument that describes to a script a task whose data the caller knows.
+        """Return the argument that describes a task whose data the caller knows.
 
         '2': its end has other effects; '3': it may be due; '1': neither. The reply need not contain the data.
         """
@@ -156,19 +156,19 @@ class Port(PortBase[F]):
         return self.connection.run(flow)
 
     def call(self, name: str, request: Request[T], *, changes: bool = True) -> T:
-        """Call a script; `changes`: it may make a task available or free room."""
+        """Call a function; `changes`: it may make a task available or free room."""
         flow = self.run_request(name, request)
         return self.change(flow) if changes else self.run(flow)
 
     def run_request(self, name: str, request: Request[T]) -> Flow[T]:
-        """Call a script and return the result for its reply."""
+        """Call a function and return the result for its reply."""
         show, words, lease = request
         return show((yield from self.run_script(name, words, lease=lease)))
 
     def task_request(
         self, task: object, *words: Word, looks: bool = False, ends: bool = False, data: bytes | None = None
     ) -> Request[F]:
-        """Return a request about a task; `words`: further arguments of its script.
+        """Return a request about a task; `words`: further arguments of its function.
 
         `looks`: any caller may hold the task, and the reply contains its data; otherwise the caller holds it and has
         its data. `ends`: the call ends the take. `data`: the new data of the task.
@@ -205,7 +205,7 @@ class Port(PortBase[F]):
         parts: tuple[str, ...] = (),
         lease: Lease | None = None,
     ) -> Flow[Reply]:
-        """Call a script in the session until it is done; return its reply, or an `ErrorReply` about a task.
+        """Call a function in the session until it is done; return its reply, or an `ErrorReply` about a task.
 
         `words`: its arguments. `lease`: use the session of this lease. `undo`, `slot`, `parts`: as for `ScriptCall`.
         """
@@ -220,7 +220,7 @@ class Port(PortBase[F]):
             if args is None:
                 return ErrorReply("ALTERED since they were made")
             try:
-                its_script = version.script(name)
+                its_script = version.function(name)
             except ServerRefused:
                 self.forget_session(session)  # The next call asks for the rights again.
                 raise
@@ -230,9 +230,9 @@ class Port(PortBase[F]):
                 return reply
 
     def mark_damaged(self) -> Flow[None]:
-        """Mark the tube, so that the next call repairs it: the server has refused a command halfway in a script."""
+        """Mark the tube, so that the next call repairs it: the server has refused a command in the middle of a call."""
         self.session = None  # The next call asks for the rights again.
-        reply = yield ScriptCall(script("damage"), self.shared.key, ("1",))
+        reply = yield ScriptCall(FUNCTIONS["damage"], self.shared.key, ("1",))
         self.shared.is_damaged = type(reply) is ErrorReply
         if self.shared.is_damaged:
             _log.error("tube %r may be damaged: run `tubes repair`, or give this user the rights", self.shared.name)
@@ -274,7 +274,7 @@ class Port(PortBase[F]):
         return (yield from self.open_session()).version
 
     def settle(self, name: str, reply: ErrorReply, session: TubeSession, *, resent: bool = False) -> Flow[bool]:
-        """Take the step after an error reply of a script; return True if the reply is its result.
+        """Take the step after an error reply of a function; return True if the reply is its result.
 
         Return False if a new call has to be made, with a new session or the new options. Raise any other error.
         """
@@ -294,14 +294,15 @@ class Port(PortBase[F]):
         return step in (PortStep.RETURN, PortStep.END)
 
     def run_plain_script(self, name: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
-        """Call a script that uses no session and is safe to repeat; return its reply like `run_script`."""
-        its_script = script(name)
+        """Call a function that uses no session and is safe to repeat; return its reply like `run_script`."""
+        its_script = FUNCTIONS[name]
         self.shared.version.check_rights(its_script)
         return (yield from self._reply_to(ScriptCall(its_script, self.shared.key, args, parts=parts)))
 
     def run_commands(self, *commands: bytes) -> Flow[list[Reply]]:
         """Return the replies to packed read-only commands, all run at one moment while the tube exists. For threads."""
-        *replies, tube = list_of((yield from self._reply_to(ScriptLook(commands, script("describe"), self.shared.key))))
+        look = ScriptLook(commands, FUNCTIONS["describe"], self.shared.key)
+        *replies, tube = list_of((yield from self._reply_to(look)))
         if tube is None:
             raise self.refusal(ErrorReply("TUBEGONE there is no such tube"))
         return replies
@@ -313,7 +314,7 @@ class Port(PortBase[F]):
         return reply
 
     def refusal(self, reply: ErrorReply) -> TubesError:
-        """Return the exception for an error reply of a script."""
+        """Return the exception for an error reply of a function."""
         if reply.code == "TUBEGONE":
             self.shared.handle_drop()
             return TubeNotFound(name=self.shared.name)
@@ -357,7 +358,7 @@ class Port(PortBase[F]):
         if session is None or self.closed_error is not None:
             return None
         words = self._waiter_words(count, span)
-        call = ScriptCall(session.version.script("take"), self.shared.key, words, session, slot=AHEAD)
+        call = ScriptCall(session.version.function("take"), self.shared.key, words, session, slot=AHEAD)
         call.begin(AHEAD)  # From now on the call can be cancelled by its number.
         return call
 
@@ -381,7 +382,7 @@ class Port(PortBase[F]):
         first = 0
         while current is not None and first < len(args):  # Without a session its tasks have been released already.
             chunk = args[first : first + _UNDO_WORDS]
-            undo_script, now = current.version.script(name), self.connection.store.now()
+            undo_script, now = current.version.function(name), self.connection.store.now()
             reply = yield ScriptCall(undo_script, self.shared.key, chunk, current, now, slot=slot)
             step = port_step(name, reply)
             if step is PortStep.RENEW:
@@ -474,6 +475,6 @@ def identity_of(view: TaskView | Lease | None, *, by_put: bool = False) -> int |
 
 
 def lane_word(view: TaskView) -> bytes:
-    """Return the lane of a task as an argument of scripts."""
+    """Return the lane of a task as an argument of functions."""
     utube = view._record.utube
     return b"nil" if utube is None else encode_text(utube)

@@ -1,10 +1,10 @@
 """Put, take and change many tasks: few calls, each of a bounded size.
 
 **How a large put works.** `put_many` sends up to `PUTS` tasks and `BYTES` bytes in one call. A larger batch is first
-uploaded in parts under a key of its own; then one script puts all of its tasks or none. If a part expired meanwhile,
+uploaded in parts under a key of its own; then one call puts all of its tasks or none. If a part expired meanwhile,
 the upload starts again. If the tube was altered meanwhile, the arguments are made again with the new options.
 
-**How a move of many tasks works.** If both tubes are on the same node, one script (`relay`) moves up to `RELAYED`
+**How a move of many tasks works.** If both tubes are on the same node, one function (`relay`) moves up to `RELAYED`
 tasks: it removes each task that has not changed since it was read, and puts it into the other tube in the same step. An
 error of the other tube arrives as `THERE` with the original error behind it.
 """
@@ -22,12 +22,11 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import Seconds, micros
 from tubes.errors import DuplicateKey, TubeFull, TubesError
 from tubes.redis import task_codec
+from tubes.redis.library.replies import bytes_of, list_of, number_of
 from tubes.redis.port import ends, look, puts
 from tubes.redis.port.base import Port, identity_of
 from tubes.redis.port.ends import letters_of
-from tubes.redis.scripts.assembly import relaying
-from tubes.redis.scripts.msgpack_array import packed
-from tubes.redis.scripts.replies import bytes_of, list_of, number_of
+from tubes.redis.port.msgpack_array import packed
 from tubes.redis.transport import script_call
 from tubes.redis.transport.script_call import SERVING, Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
@@ -49,7 +48,7 @@ BYTES: Final = 4_000_000
 STAY: Final = 60_000
 #: Tasks per call of `take_many`.
 TAKES: Final = 500
-#: Ids per call of a script that handles all tasks with the same commands, of one that needs some commands for each
+#: Ids per call of a function that handles all tasks with the same commands, of one that needs some commands for each
 #: task, and of one that needs many for each (tubes with lanes).
 IDS: Final = 1_000
 IDS_ALONE: Final = 250
@@ -76,7 +75,7 @@ def put_many(port: Port[F], batch: Batch, *, waits: bool = False) -> Flow[list[F
     one_by_one = batch.has_keys or bool(limit)
 
     def arguments(current: OptionsVersion) -> tuple[Word, ...] | None:
-        """Return the script's arguments; None if the tube was altered after `words` was made."""
+        """Return the function's arguments; None if the tube was altered after `words` was made."""
         if current is not version:
             return None
         waiting = puts.waiter_words(port, waits=waits)
@@ -307,7 +306,7 @@ def evict(port: Port[F], tasks: list[F]) -> Flow[list[bool]]:
 
 
 def _words_of_unchanged(task: TaskView) -> tuple[Word, ...]:
-    """Return the four arguments by which a script recognizes a task that has not changed since it was read."""
+    """Return the four arguments by which a function recognizes a task that has not changed since it was read."""
     digest = sha1(task._record.data, usedforsecurity=False).hexdigest()
     return task.id, identity_of(task, by_put=True), task._state.value, digest
 
@@ -316,7 +315,6 @@ def change_seen(port: Port[F], act: str, seen: list[Seen], arguments: tuple[Any,
     """Change the selected tasks that are still as they were seen; return for each whether it was changed."""
     if act == "cancel":
         arguments = (*arguments, CANCELLED_KEPT)
-        yield from puts.require_keep_done(port, {"keep_done": any(one[2] == State.TAKEN.value for one in seen)})
     if act in ("bury", "cancel"):
         arguments = (task_codec.encode_reason(arguments[0]), *arguments[1:])
     words = (act, *("" if word is None else word for word in (*arguments, "", "")[:2]))
@@ -371,7 +369,7 @@ def _relay(port: Port[F], target: Port, tasks: list[F], items: list[tuple[bytes,
         put_words: list[Word] = [target_session.number, target_session.token, field, number, now, version.room]
         for raw, options in items[:count]:
             put_words += puts.item_words(target, version.write(options), raw, options)
-        relay_script = relaying(own_session.version.script("relay"), version.script("put_keyed"))
+        relay_script = own_session.version.function("relay")
         words = count, *sources, target.shared.key, *put_words
         call = ScriptCall(relay_script, port.shared.key, words, own_session, port.connection.store.now())
         reply = yield call
@@ -395,14 +393,14 @@ def _relay(port: Port[F], target: Port, tasks: list[F], items: list[tuple[bytes,
 def _change_many(
     port: Port[F], name: str, chosen: TasksById, *args: Word, finishes: bool = True, by_put: bool = False
 ) -> Flow[dict[int, bool]]:
-    """Call a script for each of these tasks; return for each whether it was changed.
+    """Call a function for each of these tasks; return for each whether it was changed.
 
     `finishes`: the call ends the takes of its callers. `by_put`: identify a task by its put instead of by its take.
     """
     done = dict.fromkeys(chosen, False)
     try:
         version = yield from port.version()
-        is_batched = name == "ack_many" and not version.is_paced and "keep_done" not in version.options
+        is_batched = name == "ack_many" and "keep_done" not in version.options
         size = IDS if is_batched else IDS_ALONE
         if port.shared.driver.lane is not None:
             size = IDS_ALONE if is_batched else IDS_WITH_LANES
@@ -427,7 +425,7 @@ def _change_many(
     return done
 
 
-#: A script's reply for a task that it did not change.
+#: A function's reply for a task that it did not change.
 _UNCHANGED: Final = b"0"
 #: The code of errors of the tube to which tasks are moved.
 _TARGET_ERROR: Final = "THERE"

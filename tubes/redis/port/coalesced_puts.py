@@ -11,13 +11,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tubes.redis import task_codec
+from tubes.redis.library import replies
+from tubes.redis.library.replies import ErrorReply, Reply
 from tubes.redis.port import puts
 from tubes.redis.port.methods import TubePort
 from tubes.redis.port.puts import NEEDS_OTHER_SCRIPT
-from tubes.redis.scripts import replies
-from tubes.redis.scripts.replies import ErrorReply, Reply
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
-from tubes.redis.transport.script_call import ScriptCall
+from tubes.redis.transport.script_call import Library, ScriptCall
 from tubes.values.options import put_options
 from tubes.values.task import F
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 #: The channels of a connection by event loop.
 Channels: TypeAlias = dict[asyncio.AbstractEventLoop, LoopChannel | ThreadedChannel]
-#: Limits of one call, in puts and in bytes: a script must be short.
+#: Limits of one call, in puts and in bytes: a call must be short.
 MOST: Final = 100
 BYTES: Final = 500_000
-#: The error code of a failed script. Such a call has put nothing, not even in an earlier attempt: otherwise the server
+#: The error code of a failed call. Such a call has put nothing, not even in an earlier attempt: otherwise the server
 #: would have returned the stored reply. After any other error, the result is unknown.
 _FAILED: Final = "ERR"
 
@@ -46,8 +46,8 @@ class CoalescedPuts(ScriptCall):
     __slots__ = ("_futures", "_growing", "_port", "_runs", "_size", "_version")
 
     def __init__(self, port: LoopPort, session: TubeSession, growing: dict[str, ScriptCall]) -> None:
-        put_script, now = session.version.script("put"), port.connection.store.now()
-        super().__init__(put_script, port.shared.key, (), session, now)
+        put_function, now = session.version.function("put"), port.connection.store.now()
+        super().__init__(put_function, port.shared.key, (), session, now)
         self._version: Final = session.version
         # These puts have no keys, and never wait for room.
         self.reply_types = replies.BYTES
@@ -60,7 +60,7 @@ class CoalescedPuts(ScriptCall):
         self._size = 0
 
     def add(self, new: task_codec.NewTask, raw: bytes, future: asyncio.Future[Reply]) -> None:
-        """Add a put. `future` receives the reply that the script `put` would give."""
+        """Add a put. `future` receives the reply that the function `put` would give."""
         runs, futures = self._runs, self._futures
         if runs and runs[-1][0] is new:
             runs[-1][1].append(raw)
@@ -70,7 +70,7 @@ class CoalescedPuts(ScriptCall):
         self._size += len(raw)
         count = len(futures)
         if count == 2:
-            self.script = self._version.script("put_many")
+            self.function = self._version.function("put_many")
         if count == MOST or self._size >= BYTES:
             self._close()
 
@@ -78,15 +78,12 @@ class CoalescedPuts(ScriptCall):
         if self._growing.get(self.key) is self:
             del self._growing[self.key]
 
-    def pack(self, *, with_text: bool = False, moving: bool = False) -> bytes:
-        """Return the packed request; a single put uses the script `put`."""
+    def pack(self, server: Library, *, with_text: bool = False) -> bytes:
+        """Return the packed request; a single put uses the function `put`."""
         if not self.args:
             self._close()
             self._make_arguments()
-            if len(self._futures) > 1 and not self._port.has_coalesced:
-                # Send the script itself once: a server that lacks it would ask for it, and run later calls first.
-                with_text = self._port.has_coalesced = True
-        return super().pack(with_text=with_text, moving=moving)
+        return super().pack(server, with_text=with_text)
 
     def _make_arguments(self) -> None:
         if len(self._futures) == 1:

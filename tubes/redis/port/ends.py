@@ -11,7 +11,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, Seconds, micros
 from tubes.errors import TaskCancelled, TaskNotFound
 from tubes.redis import task_codec
-from tubes.redis.port import look, tube
+from tubes.redis.port import look
 from tubes.redis.port.base import Port, Request, encode_text, lane_word
 from tubes.redis.transport.script_call import Flow
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
@@ -78,7 +78,7 @@ def decline(port: Port[F], task: object, delay: Seconds) -> F:
 
 
 def delay_word(port: Port[F], delay: Seconds | None) -> int | str:
-    """Return the delay of a released task as an argument of scripts."""
+    """Return the delay of a released task as an argument of functions."""
     return "backoff" if delay is None else micros("delay", delay)
 
 
@@ -118,7 +118,7 @@ def _checkpoint_by_lease(port: Port[F], request: Request[F]) -> Flow[F]:
     show, words, lease = request
     reply = yield from port.run_script("checkpoint", words, lease=lease)
     if type(reply) is ErrorReply and reply.code == "SESSIONGONE":
-        # The script does not run in a session that has ended: read the task in another one.
+        # The function does not run in a session that has ended: read the task in another one.
         seen = yield from port.run_script("peek", (words[0], "", ""))
         if type(seen) is bytes and port.show(task_codec.parse(seen)).cancelled:
             reply = seen
@@ -150,16 +150,10 @@ def delete(port: Port[F], task: object, states: tuple[State, ...] = ()) -> F:
     return port.call("delete", (show, words, lease))
 
 
-def cancel(port: Port[F], task: object, reason: str | None) -> Flow[F]:
+def cancel(port: Port[F], task: object, reason: str | None) -> F:
     """End a task as cancelled."""
-    show, words, lease = port.task_request(
-        task, task_codec.encode_reason(check_reason(reason)), CANCELLED_KEPT, looks=True, ends=True
-    )
-    reply = yield from port.run_script("cancel", words, lease=lease)
-    if type(reply) is ErrorReply and reply.code == "KEEP":
-        yield from tube.require_option(port, "keep_done")
-        reply = yield from port.run_script("cancel", words, lease=lease)
-    return show(reply)
+    reason_word = task_codec.encode_reason(check_reason(reason))
+    return port.call("cancel", port.task_request(task, reason_word, CANCELLED_KEPT, looks=True, ends=True))
 
 
 def update(port: Port[F], task: object, changes: Options) -> F:
@@ -186,5 +180,5 @@ def kick_task(port: Port[F], task: object, attempts: int | None, ttl: Seconds | 
 
 
 def letters_of(states: tuple[State, ...]) -> str:
-    """Return the letters of states as an argument of scripts."""
+    """Return the letters of states as an argument of functions."""
     return "".join([state.value for state in states])

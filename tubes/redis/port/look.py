@@ -14,10 +14,10 @@ from tubes.drivers.options import SECOND, Seconds, integer
 from tubes.drivers.timers import NEVER
 from tubes.errors import TaskNotFound, Unreadable
 from tubes.redis import task_codec, validation
+from tubes.redis.library.functions import FUNCTIONS
+from tubes.redis.library.replies import ErrorReply, Reply, bytes_of, list_of, number_of
 from tubes.redis.port.base import Port, encode_text
-from tubes.redis.scripts.assembly import script
-from tubes.redis.scripts.msgpack_array import packed
-from tubes.redis.scripts.replies import ErrorReply, Reply, bytes_of, list_of, number_of
+from tubes.redis.port.msgpack_array import packed
 from tubes.redis.task_codec import Parsed
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import Word
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Tasks read per call, and ids of taken tasks requested per call.
 _TASKS_PER_CALL: Final = 250
 _IDS_PER_CALL: Final = 1000
-#: Facts of a lane in the reply of the script `lanes`.
+#: Facts of a lane in the reply of the function `lanes`.
 _LANE_FACTS: Final = 11
 #: The stored end of a pause without an end.
 FOR_EVER: Final = 1e18
@@ -115,7 +115,7 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
 
 
 def _ask_after(port: Port[F], scan: Scan, name: str, *words: Word) -> Flow[Reply]:
-    """Call a script that looks up the task after which the first part begins."""
+    """Call a function that looks up the task after which the first part begins."""
     reply = yield from port.run_script(name, words)
     if type(reply) is ErrorReply:
         raise TaskNotFound(id=scan.after, tube=port.shared.name)
@@ -133,7 +133,7 @@ def _taken_after(port: Port[F], id: int) -> Flow[list[int]]:
     cursor = b"0"
     while True:
         reply: Reply = yield ScriptCall(
-            script("scan_ids"), port.shared.key, (cursor, _IDS_PER_CALL, "taken"), parts=("taken",)
+            FUNCTIONS["scan_ids"], port.shared.key, (cursor, _IDS_PER_CALL, "taken"), parts=("taken",)
         )
         if type(reply) is ErrorReply:
             raise port.refusal(reply)
@@ -229,7 +229,7 @@ def lane_info(port: Port[F], lane: object) -> LaneInfo:
 
 
 def _lane_info(name: str, facts: Sequence[Reply]) -> LaneInfo:
-    """Return the view of a lane, from the facts that the script has returned after its name."""
+    """Return the view of a lane, from the facts that the function has returned after its name."""
     *numbers, reason, put = facts
     ready, taken, cooldown, interval, in_flight, capacity, blocked, burst = map(number_of, numbers)
     start, until = (moment / SECOND if moment else None for moment in (cooldown, blocked))
@@ -239,7 +239,7 @@ def _lane_info(name: str, facts: Sequence[Reply]) -> LaneInfo:
 
 
 def _filter_word(filters: Filters, bound: int | None, *, with_data: bool) -> bytes:
-    """Return the filters of a selection as an argument of scripts: see `filter_of` in filters.lua."""
+    """Return the filters of a selection as an argument of functions: see `filter_of` in reads.lua."""
     return packed(
         (
             "" if bound is None else bound,
@@ -255,7 +255,7 @@ def _filter_word(filters: Filters, bound: int | None, *, with_data: bool) -> byt
 
 
 def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statistics:
-    """Return the statistics in a script's reply; a pause that ended before `now` is ignored.
+    """Return the statistics in a function's reply; a pause that ended before `now` is ignored.
 
     Raises one of `validation.WRONG` for an unreadable reply.
     """

@@ -29,7 +29,7 @@ class TubePort(Port[F]):
     bury = ends.bury
     update = ends.update
     delete = ends.delete
-    cancel = change_method(ends.cancel)
+    cancel = ends.cancel
     kick_task = ends.kick_task
 
     release_all = tube.release_all

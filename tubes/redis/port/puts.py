@@ -12,9 +12,9 @@ from tubes.drivers.options import MAX_WAITING
 from tubes.drivers.timers import NEVER
 from tubes.errors import DuplicateKey, TaskNotFound, TubeFull
 from tubes.redis import task_codec, validation
+from tubes.redis.library.replies import number_of
 from tubes.redis.port import tube
 from tubes.redis.port.base import Port, encode_text
-from tubes.redis.scripts.replies import number_of
 from tubes.redis.transport.script_call import SERVING, Flow
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.values.options import put_options
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tubes.backend.interface import Options
     from tubes.redis.options_version import OptionsVersion
 
-#: Options of a put that need another script or several scripts.
+#: Options of a put that need another function than `put`, or several.
 NEEDS_OTHER_SCRIPT: Final = frozenset({"key", "keep_done", MAX_WAITING})
 
 
@@ -97,7 +97,7 @@ def waiter_words(port: Port[F], *, waits: bool) -> tuple[Word, Word]:
 def put_words(
     port: Port[F], version: OptionsVersion, new: task_codec.NewTask, raw: bytes, *, waits: bool = False
 ) -> tuple[Word, ...]:
-    """Return the arguments of the script `put` for a new task."""
+    """Return the arguments of the function `put` for a new task."""
     waiting = waiter_words(port, waits=waits)
     return new.flags, new.header + raw, new.due, new.pri, new.lane, version.room, *waiting
 

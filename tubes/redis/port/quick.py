@@ -14,11 +14,13 @@ from tubes.drivers.moves import State
 from tubes.drivers.timers import NEVER
 from tubes.errors import ServerRefused, TubesError
 from tubes.redis import task_codec
+from tubes.redis.library import text
+from tubes.redis.library.functions import FUNCTIONS
+from tubes.redis.library.replies import BYTES
 from tubes.redis.port import puts, takes
 from tubes.redis.port.base import PortConnection, Request, has_end_effects, lane_word
 from tubes.redis.port.methods import TubePort
 from tubes.redis.port.puts import NEEDS_OTHER_SCRIPT
-from tubes.redis.scripts.replies import BYTES, reply_types_of
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, pack
 from tubes.values.options import put_options
@@ -35,10 +37,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TAKEN: Final = State.TAKEN
-#: Reply kinds of the scripts.
-_PUT_REPLY: Final = reply_types_of("put")
-_TAKE_REPLY: Final = reply_types_of("take")
-_ACK_REPLY: Final = reply_types_of("ack")
+#: Types of the replies.
+_PUT_REPLY: Final = FUNCTIONS["put"].reply_types
+_TAKE_REPLY: Final = FUNCTIONS["take"].reply_types
+_ACK_REPLY: Final = FUNCTIONS["ack"].reply_types
 # The process id, cached because it is a system call and every method needs it.
 _process = os.getpid()
 
@@ -70,15 +72,15 @@ class _PackedRequests:
     def _head(self, name: str, count: int) -> bytes:
         """Return the request up to the number of the call; b"": the user lacks a right.
 
-        `count`: the number of the script's own words.
+        `count`: the number of the function's own words.
         """
         number, token, caller, version = self.session
         try:
-            sha = version.script(name).sha
+            version.function(name)
         except ServerRefused:
             return b""
         field = f"a{token}.{caller}.{self._slot}"
-        head = pack("EVALSHA", sha, 1, self._port.shared.key, number, token, field)
+        head = pack("FCALL", text.function_name(name), 1, self._port.shared.key, number, token, field)
         # The nine words: these seven, the number of the call and the time.
         return b"*%d" % (9 + count) + head[head.index(b"\r") :] + b"$16\r\n"
 
@@ -89,7 +91,7 @@ class _PackedRequests:
     def repeat_call(self, number: int, name: str, words: Any, undo: Callable[[Reply], None] | None) -> ScriptCall:
         """Return the call of this number, to send it again."""
         words = puts.put_words(self._port, self.version, *words) if name == "put" else words
-        known, sent = self.version.script(name), (self._slot, number)
+        known, sent = self.version.function(name), (self._slot, number)
         return ScriptCall(known, self._port.shared.key, words, self.session, undo=undo, sent=sent)
 
 
@@ -102,6 +104,7 @@ class ThreadPort(TubePort[F]):
         self._pid: Final = _process
         # In a cluster a call names all its keys; with a test's clock it passes the time.
         self._manual: Final = connection.store.manual
+        self._server: Final = connection.store.server
         self._can_pack: Final = not self._manual and not connection.store.server.moving
         self._packed: _PackedRequests | None = None
 
@@ -117,14 +120,14 @@ class ThreadPort(TubePort[F]):
             or session is None
         ):
             return None
-        if not self._can_pack or self._pid != _process:
+        if not self._can_pack or not self._server.has_functions or self._pid != _process:
             return None
         if packed is None or packed.session is not session:
             packed = self._packed = _PackedRequests(self, session, self._channel.slot)
         return packed
 
     def call(self, name: str, request: Request[T], *, changes: bool = True) -> T:
-        """Call a script without a flow, or with one in a special case or to open the tube again."""
+        """Call a function without a flow, or with one in a special case or to open the tube again."""
         session, stale = self.session, self.shared.queue.stale
         if (
             session is None
@@ -136,7 +139,7 @@ class ThreadPort(TubePort[F]):
         ):
             return super().call(name, request, changes=changes)
         show, args, lease = request
-        call = ScriptCall(session.version.script(name), self.shared.key, args, self.session_of(lease, session))
+        call = ScriptCall(session.version.function(name), self.shared.key, args, self.session_of(lease, session))
         reply = self._channel.call(call)
         if type(reply) is ErrorReply and not self.run(self.settle(name, reply, call.session, resent=call.resent)):
             return super().call(name, request, changes=changes)
@@ -226,7 +229,7 @@ class ThreadPort(TubePort[F]):
         return super().next(task)
 
     def _ack_words(self, task: TaskView) -> tuple[tuple[Word, ...], bytes]:
-        """Return a script's arguments for the ack of a task, and their packed form, which ends the request."""
+        """Return a function's arguments for the ack of a task, and their packed form, which ends the request."""
         id, take, known = b"%d" % task._record.id, b"%d" % task._take, self.known_facts_word(task).encode()
         tail = b"\r\n$0\r\n\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$1\r\n%b\r\n" % (len(id), id, len(take), take, known)
         if self._driver.lane is None:

@@ -7,9 +7,9 @@ from typing import Final
 from tubes.backend.port import mark_finished
 from tubes.errors import TaskNotTaken
 from tubes.redis import task_codec
+from tubes.redis.library.replies import bytes_of
 from tubes.redis.port import ends
 from tubes.redis.port.base import Port
-from tubes.redis.scripts.replies import bytes_of
 from tubes.redis.transport.script_call import Flow
 from tubes.values.task import F, log_lost_take
 

@@ -12,8 +12,8 @@ from tubes.drivers.entry import Loss
 from tubes.drivers.options import Seconds, flag, micros, text
 from tubes.drivers.tube_options import apply_changes
 from tubes.errors import TubeBusy
+from tubes.redis.library.replies import list_of, number_of
 from tubes.redis.port.base import Port, Request, encode_text
-from tubes.redis.scripts.replies import list_of, number_of
 from tubes.redis.transport.script_call import Flow
 from tubes.redis.transport.wire import Reply, Word
 from tubes.redis.validation import describe_options, encode_lane_options
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 #: Done tasks per call of `trim_done`.
 _TRIMS_PER_CALL: Final = 500
-#: A script's arguments for lane limits that are unset.
+#: A function's arguments for lane limits that are unset.
 _UNSET: Final = (("interval", -1), ("max_in_flight", 0), ("interval_from", -1), ("capacity", -1), ("burst", 0))
-#: A script's argument for the start of an interval.
+#: A function's argument for the start of an interval.
 _INTERVAL_STARTS: Final = {"take": 0, "ack": 1}
 
 
@@ -80,15 +80,7 @@ def configure(port: Port[F], lane: object, limits: Options) -> None:
     ]
     *values, capacity, burst = limit_words
     words: tuple[Word, ...] = (encode_text(name), "", *values, "", capacity, "", burst)
-    if changes.get("capacity") is not None:
-        return port.change(_set_capacity(port, words))
     return port.call("pace", (_ignore, words, None))
-
-
-def _set_capacity(port: Port[F], words: tuple[Word, ...]) -> Flow[None]:
-    """Set limits of a lane; the first capacity alters the tube, so that it counts the tasks per lane."""
-    yield from require_option(port, "lane_capacity")
-    yield from port.run_script("pace", words)
 
 
 def alter(port: Port[F], changes: Options) -> None:

@@ -1,6 +1,6 @@
 """Tells the sessions of a process at once that they have lost a task, for example because it was cancelled.
 
-A script that takes a task away from its holder publishes that on the channel `:lost` of the tube. One thread with one
+A function that takes a task away from its holder publishes that on the channel `:lost` of the tube. One thread with one
 connection receives these messages for all tubes of a store. Messages are lost while the connection is down: after each
 subscription the callbacks are called with None, and look at their tasks themselves.
 """
@@ -14,13 +14,13 @@ from weakref import WeakKeyDictionary
 
 from tubes.drivers.entry import Loss
 from tubes.errors import ConnectionLost
-from tubes.redis.scripts.replies import bytes_of
+from tubes.redis.library.replies import bytes_of
 from tubes.redis.task_codec import decode_reason
 from tubes.redis.transport.subscription import Subscription
 from tubes.redis.transport.wire import Wire, pack
 
 if TYPE_CHECKING:
-    from tubes.redis.scripts.replies import Reply
+    from tubes.redis.library.replies import Reply
     from tubes.redis.transport.server import Server
 
 _Callback: TypeAlias = Callable[[Loss | None], object]

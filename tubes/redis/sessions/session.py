@@ -15,10 +15,9 @@ from uuid import uuid4
 from tubes.drivers.options import micros
 from tubes.errors import DriverNotFound, ServerRefused, SessionNotFound, Unreadable
 from tubes.redis import validation
+from tubes.redis.library.functions import FUNCTIONS, LAYOUT, PARTS
+from tubes.redis.library.replies import bytes_of, list_of, number_of
 from tubes.redis.options_version import OpenedTube, TubeSession
-from tubes.redis.scripts.assembly import script
-from tubes.redis.scripts.parts import LAYOUT, PARTS
-from tubes.redis.scripts.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.attempt import PortStep, port_step
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply
@@ -90,7 +89,7 @@ class RedisSession:
         request = next(self._store.open_requests)
         span = self._store.span()
         args = (uuid or self.uuid, span, self._store.now(), mode, driver, options, capacity, maker, LAYOUT)
-        reply: Reply = yield ScriptCall(script("open"), self._store.key(name), args, parts=PARTS)
+        reply: Reply = yield ScriptCall(FUNCTIONS["open"], self._store.key(name), args, parts=PARTS)
         if isinstance(reply, ErrorReply):
             if reply.code == "TUBEGONE":
                 return None
@@ -99,9 +98,9 @@ class RedisSession:
             its_driver, its_options, *about = list_of(reply)
             if not about:
                 return its_driver, its_options
-            number, token, now, is_muted, version, is_paced, lacks = about
+            number, token, now, is_muted, version, lacks = about
             known, version_name = validation.token(name, bytes_of(token)), validation.version(name, version)
-            fields = number_of(number), known, number_of(now), bool(is_muted), version_name, bool(is_paced)
+            fields = number_of(number), known, number_of(now), bool(is_muted), version_name
             missing = frozenset(bytes_of(lacks).decode().split())
             return OpenedTube(its_driver, its_options, *fields, missing, request)
 
@@ -184,11 +183,11 @@ class RedisSession:
             process = self._store.process if shared is not None and shared.wait_loop.may_be_registered() else ""
             session: TubeSession | None = opened
             while session is not None:
-                leave = session.version.script("leave")
+                leave = session.version.function("leave")
                 reply: Reply = yield ScriptCall(leave, key, (span, process), session, self._store.now())
                 step = port_step("leave", reply)
                 if step is PortStep.MARK:
-                    yield ScriptCall(script("damage"), key, ("1",))
+                    yield ScriptCall(FUNCTIONS["damage"], key, ("1",))
                 session = (yield from self._open_other(name, uuid)) if step is PortStep.RENEW and name else None
         if how == "lose":
             for port in self.ports():

@@ -24,10 +24,9 @@ from tubes.drivers.options import SECOND, micros
 from tubes.drivers.registry import Registry
 from tubes.errors import ConnectionLost, QueueClosed, TubesError
 from tubes.redis import validation
+from tubes.redis.library.functions import FUNCTIONS, WATCHED
+from tubes.redis.library.replies import bytes_of, list_of, number_of
 from tubes.redis.options_version import OptionsVersion
-from tubes.redis.scripts.assembly import WATCHED, script
-from tubes.redis.scripts.replies import bytes_of, list_of, number_of
-from tubes.redis.scripts.rights import CALLING
 from tubes.redis.sessions.heartbeats import SessionRenewer
 from tubes.redis.sessions.losses import Losses
 from tubes.redis.transport.attempt import PATIENCE
@@ -72,7 +71,7 @@ _log = logging.getLogger("tubes")
 _SILENT: Final = "%s has not replied for %g s; connect gives up after %g s (connect_timeout)"
 #: Seconds after which the first connection logs that the server does not reply.
 SILENCE: Final = 2.0
-#: Sessions per call of the script `heartbeat`.
+#: Sessions per call of the function `heartbeat`.
 _SESSIONS_PER_CALL: Final = 1000
 
 
@@ -105,7 +104,7 @@ class RedisStore:
         self.clock: Final = clock
         self.codec: Final = codec
         self.lease: Final = lease
-        #: True if a test sets the time: scripts get the time, and leases last as long as their connections.
+        #: True if a test sets the time: functions get the time, and leases last as long as their connections.
         self.manual: Final = clock.patience(clock.micros()) is None
         self.process: Final = uuid4().hex
         self.registry: Final = registry or Registry()
@@ -188,11 +187,11 @@ class RedisStore:
             self._channel.close()
 
     def now(self) -> int | str:
-        """Return the time argument of scripts: empty unless a test sets the time, because servers know the time."""
+        """Return the time argument of functions: empty unless a test sets the time, because servers know the time."""
         return self.clock.micros() if self.manual else ""
 
     def span(self) -> int | str:
-        """Return the lease as an argument of scripts."""
+        """Return the lease as an argument of functions."""
         return "" if self.manual else micros("session_ttl", self.lease)
 
     def server_micros(self) -> int:
@@ -282,7 +281,7 @@ class RedisStore:
                 for first in range(0, max(len(tokens), 1), _SESSIONS_PER_CALL):
                     chunk = tokens[first : first + _SESSIONS_PER_CALL]
                     words: tuple[Word, ...] = (micros("lease", self.lease), listening, *chunk)
-                    reply = channel.call(ScriptCall(script("heartbeat"), shared.key, words, parts=("leases",)))
+                    reply = channel.call(ScriptCall(FUNCTIONS["heartbeat"], shared.key, words, parts=("leases",)))
             except ConnectionLost as error:
                 lost.add(node)
                 self._warn("sessions could not be renewed", error)
@@ -368,10 +367,8 @@ class RedisStore:
             warnings.warn(what, RuntimeWarning, stacklevel=6)
 
     def _check_rights(self, channel: ThreadChannel) -> None:
-        """Raise `ServerRefused` if this user may not call scripts."""
-        reply: Reply = channel.request(self.prefix, "EVAL", CALLING, 0)
-        if type(reply) is bytes:
-            reply = ErrorReply(f"NOPERM the user has no permission to run {reply.decode()}")
+        """Raise `ServerRefused` if this user may not call functions or scripts."""
+        reply: Reply = channel.call(ScriptCall(FUNCTIONS["ping"], "", ()))
         if type(reply) is ErrorReply:
             raise error_of(reply, self.url)
 
@@ -382,8 +379,8 @@ class RedisStore:
             _log.warning("%s refuses PUBLISH: listeners do not receive the events of this process", self.url)
 
     def run_plain_script(self, name: str, key: str, *args: Word, what: str = "") -> Flow[Reply]:
-        """Call a script that uses no session; raise its error. `what`: the data that the script may find unreadable."""
-        reply: Reply = yield ScriptCall(script(name), key, args)
+        """Call a function that uses no session; raise its error. `what`: the data that it may find unreadable."""
+        reply: Reply = yield ScriptCall(FUNCTIONS[name], key, args)
         if isinstance(reply, ErrorReply):
             raise validation.refusal(what, reply, self.url) if what else error_of(reply, self.url)
         return reply
@@ -408,7 +405,7 @@ class RedisStore:
                 if opened.request > shared.version_request:
                     shared.version_request = opened.request
                     known = shared.version
-                    if (known.name, known.is_paced, known.lacks) != (opened.version, opened.is_paced, opened.lacks):
+                    if (known.name, known.lacks) != (opened.version, opened.lacks):
                         shared.version = self.make_version(name, opened)
             else:
                 driver, version = self.driver_of(name, opened.driver), self.make_version(name, opened)
@@ -425,13 +422,12 @@ class RedisStore:
             options,
             self.server_micros,
             opened.version,
-            is_paced=opened.is_paced,
             lacks=opened.lacks,
             url=self.url,
         )
 
     def count_waiting(self, name: str, processes: object) -> int:
-        """Return the number of waiting callers on a tube; `processes`: the others, as list_waiting.lua lists them."""
+        """Return the number of waiting callers on a tube; `processes`: the others, as `Waiting.list` lists them."""
         now = self.clock.micros()
         others = 0
         with validation.reading(f"tube {name!r}: its waiters"):

@@ -1,4 +1,4 @@
 """Requests to a server: finding servers, connecting, and sending calls until a reply arrives.
 
-May import `tubes.backend` with its own imports, and `tubes.redis.scripts`, which knows the type of each reply.
+May import `tubes.backend` with its own imports, and `tubes.redis.library`, which knows the type of each reply.
 """

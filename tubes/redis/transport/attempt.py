@@ -7,10 +7,11 @@ I/O and reads no clock, so `ThreadChannel` and `LoopChannel` share it.
 | outcome | next step |
 |---|---|
 | a value, or an error that ends the call | DONE: return `reply` |
-| NOSCRIPT | SEND_TEXT: send the call with the text of its script |
-| AGAIN | SEND: the script did other work first, and did not run the call |
-| DUE | TICK: a task or lane is due first; run the script `tick`, then send the call |
-| DUE after an error of the `tick` | DONE: return that error; sending the call again would change nothing |
+| Function not found | LOAD: load the library, then send the call |
+| a server that refuses FCALL or FUNCTION LOAD | SEND: the library runs as a script from now on |
+| a server that refuses EVALSHA, too | DONE: the next call tries the function again, which somebody may have loaded |
+| NOSCRIPT | SEND_TEXT: send the call with the text of the script |
+| AGAIN | SEND: the call did other work first, and its method did not run |
 | `PASSING`, such as LOADING or MOVED; a lost connection | RECONNECT: find the server, wait `pause` seconds, connect |
 
 The call keeps its number, so it runs once however often it is sent (see `script_call.py`). It fails if no server
@@ -25,8 +26,8 @@ The port of a tube takes the next step after an error reply (`port_step`):
 | SESSIONGONE, if the call was sent twice and may have run | RAISE_UNSURE |
 | any other SESSIONGONE; ALTERED | RENEW: open the tube again, and make a new call |
 | DAMAGED | REPAIR: repair the tube, and make a new call |
-| NOPERM in the middle of a script, whose writes stay | MARK: mark the tube as damaged, and raise the error |
-| AGAIN, DUE from the target of a move | TICK: run the script `tick` there, and make a new call |
+| NOPERM in the middle of a call, whose writes stay | MARK: mark the tube as damaged, and raise the error |
+| AGAIN from the target of a move | TICK: run the function `tick` there, and make a new call |
 | any other error | RAISE |
 """
 
@@ -34,11 +35,12 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tubes.backend.retry import RetryPolicy
 from tubes.errors import ConnectionLost, ServerRefused, TubesError
-from tubes.redis.scripts.replies import ErrorReply, Reply
+from tubes.redis.library.functions import FUNCTIONS
+from tubes.redis.library.replies import ErrorReply, Reply
 
 if TYPE_CHECKING:
     from tubes.redis.transport.script_call import ScriptCall
@@ -53,30 +55,25 @@ PASSING: Final = frozenset({"LOADING", "BUSY", "READONLY", "MOVED", "ASK", "TRYA
 OTHER_SERVER: Final = frozenset({"READONLY", "MASTERDOWN"})
 #: Errors that a method turns into its result.
 RESULTS: Final = frozenset(
-    {"NOTTAKEN", "NOTFOUND", "DUPLICATE", "FULL", "LANEFULL", "STATE", "KEEP", "STAGEGONE", "FENCED", "ABORTED"}
+    {"NOTTAKEN", "NOTFOUND", "DUPLICATE", "FULL", "LANEFULL", "STATE", "STAGEGONE", "FENCED", "ABORTED"}
 )
 #: Errors after which the call has certainly not run. Any other error may come from a proxy.
 CERTAIN: Final = frozenset({"SESSIONGONE", "ALTERED", "TUBEGONE", "OOM", "NOPERM", "MISCONF", "NOREPLICAS", "NOTTAKEN"})
 #: The text of the error for a call whose reply was lost and whose session has ended.
 UNSURE: Final = "the session has ended since, so the call may or may not have been done"
-# Scripts without effect after their session has ended.
-_HOLDER_SCRIPTS: Final = frozenset(
-    {"ack", "ack_many", "ack_with", "checkpoint", "decline", "release", "release_many", "renew_many", "set_ttr"}
-    | {"touch", "untake", "unput", "disarm", "leave"}
-)
-# Scripts that may have run before their session ended, if the call was sent twice.
-_UNREPEATABLE: Final = frozenset(
-    {"put", "put_many", "put_keyed", "put_limited", "again", "take", "take_many", "take_for", "take_task", "next"}
-    | {"ack", "ack_many", "ack_with", "act_some", "kick_task", "bury", "cancel", "update", "delete", "delete_many"}
-)
-# The error of a command that the ACL forbids, in a script that has run up to this command.
-_IN_SCRIPT: Final = re.compile(r"user_script|[Ss]cript:|in script|executing the script")
+# The error of a command that the ACL forbids, in a function that has run up to this command.
+_IN_SCRIPT: Final = re.compile(r"user_script|user_function|[Ss]cript:|in script|executing the script")
+# The error for a function that the server does not have, and errors for users and servers that cannot call functions or
+# run scripts.
+_NO_FUNCTION: Final = "ERR Function not found"
+_NO_FCALL: Final = re.compile(r"(NOPERM|ERR unknown command|ERR This user).*\bfcall\b", re.IGNORECASE)
+_NO_EVAL: Final = re.compile(r"(NOPERM|ERR unknown command|ERR This user).*\beval(sha)?\b", re.IGNORECASE)
 # Added to the error if a server refuses the connection on which a call would be sent again.
 _REFUSED_RETRY: Final = "the call may or may not have been done before"
 
 
 #: The next step of a channel.
-Step = Enum("Step", "DONE SEND SEND_TEXT TICK RECONNECT")
+Step = Enum("Step", "DONE SEND SEND_TEXT LOAD RECONNECT")
 #: The step of a port after an error reply.
 PortStep = Enum("PortStep", "RETURN END RENEW REPAIR MARK TICK RAISE RAISE_UNSURE")
 _PORT_STEPS: Final = {
@@ -84,24 +81,37 @@ _PORT_STEPS: Final = {
     "ALTERED": PortStep.RENEW,
     "DAMAGED": PortStep.REPAIR,
     "AGAIN": PortStep.TICK,
-    "DUE": PortStep.TICK,
 }
 
 
 def port_step(name: str, reply: Reply, *, resent: bool = False, leased: bool = False) -> PortStep:
-    """Return the step of a port after the reply of a script. `leased`: it was called with the session of a lease."""
+    """Return the step of a port after the reply of a function. `leased`: it was called with the session of a lease."""
     if type(reply) is not ErrorReply:
         return PortStep.RETURN
     code = reply.code
     if code in RESULTS or (code == "TUBEGONE" and name == "drop" and resent):
         return PortStep.RETURN
-    if code == "SESSIONGONE" and resent and name in _UNREPEATABLE:
+    traits = FUNCTIONS[name].traits
+    if code == "SESSIONGONE" and resent and "once" in traits:
         return PortStep.RAISE_UNSURE
-    if code == "SESSIONGONE" and (leased or name in _HOLDER_SCRIPTS):
+    if code == "SESSIONGONE" and (leased or "held" in traits):
         return PortStep.END
     if code == "NOPERM" and _IN_SCRIPT.search(str(reply)):
         return PortStep.MARK
     return _PORT_STEPS.get(code, PortStep.RAISE)
+
+
+class LibraryServer(Protocol):
+    """The server of an attempt."""
+
+    url: str
+    moving: bool
+    has_functions: bool
+    why_scripts: str
+
+    def use_scripts(self, why: str, /) -> None:
+        """Run the library as a script from now on."""
+        ...
 
 
 class Attempt:
@@ -113,21 +123,26 @@ class Attempt:
     pause = 0.0
     _failures = 0
     _sends_text = False
-    # The error of the last `tick`, if it failed.
-    _tick_error: ErrorReply | None = None
 
     def __init__(
-        self, call: ScriptCall, url: str, now: float, patience: float | None = None, *, confirms: bool = False
+        self,
+        call: ScriptCall,
+        server: LibraryServer,
+        now: float,
+        patience: float | None = None,
+        *,
+        confirms: bool = False,
     ) -> None:
         """`confirms`: after an error that is not `CERTAIN`, send the call once more to get the kept reply if it ran."""
         self.call: Final = call
-        self._url: Final = url
+        self._server: Final = server
+        self._url: Final = server.url
         self._until: Final = now + (patience or PATIENCE)
         self._confirms: Final = confirms
 
-    def pack(self, *, moving: bool) -> bytes:
+    def pack(self) -> bytes:
         """Return the request for the next sending."""
-        return self.call.pack(with_text=self._sends_text, moving=moving)
+        return self.call.pack(self._server, with_text=self._sends_text)
 
     def next(self, outcome: Reply | TubesError, now: float, closed: TubesError | None = None) -> Step:
         """Return the step after an outcome, or raise the error of the call. `closed`: the error of a closed channel."""
@@ -151,18 +166,19 @@ class Attempt:
         step = Step.DONE
         if code == "NOSCRIPT" and not sent_text:
             step, self._sends_text = Step.SEND_TEXT, True
+        elif str(outcome) == _NO_FUNCTION:  # Another thread may have found meanwhile that the library cannot be loaded.
+            step = Step.LOAD if self._server.has_functions else Step.SEND
+        elif _NO_FCALL.match(str(outcome)):
+            self._server.use_scripts(str(outcome))
+            step = Step.SEND
+        elif _NO_EVAL.match(str(outcome)):
+            self._server.has_functions = True
+            self.reply = ErrorReply(f"{outcome}; {self._server.why_scripts}")
         elif code == "AGAIN":
             step = Step.SEND
-        elif code == "DUE":
-            if self._tick_error is None:
-                step = Step.TICK
-            else:
-                self.reply = outcome = self._tick_error
         elif self._confirms and code not in CERTAIN and not call.resent:
             step, call.resent = Step.SEND, True
-        if step is Step.DONE:
-            outcome.sha = outcome.sha or call.script.sha
-        elif closed is not None:
+        if step is not Step.DONE and closed is not None:
             raise closed
         return step
 
@@ -176,6 +192,12 @@ class Attempt:
         self.pause = RETRY.delay(self._failures)
         return Step.RECONNECT
 
-    def end_tick(self, reply: Reply) -> None:
-        """Record the reply to the `tick`; if it failed, the call gets this error if work is still due."""
-        self._tick_error = reply if type(reply) is ErrorReply else None
+    def skip_load(self) -> Step:
+        """Send the call without the library, which another call has just sent on the same connection."""
+        self._sends_text = False
+        return Step.SEND
+
+    def end_load(self, reply: Reply) -> None:
+        """Record the reply to FUNCTION LOAD: if the server has no library, its text runs as a script."""
+        if type(reply) is ErrorReply and "already exists" not in str(reply):
+            self._server.use_scripts(str(reply))

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from tubes.backend.flow import run
 from tubes.errors import ConnectionLost, TubesError
-from tubes.redis.scripts.replies import MARKER
+from tubes.redis.library.replies import MARKER
 from tubes.redis.transport import script_call
 from tubes.redis.transport.attempt import PASSING, Attempt, Step
-from tubes.redis.transport.script_call import Command, ScriptCall, WaitForLock
+from tubes.redis.transport.script_call import Command, Load, ScriptCall, WaitForLock
 from tubes.redis.transport.wire import ErrorReply, Reply, Wire, Word, pack
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class ThreadChannel:
                 return self._complete(self._attempt(call))
             outcome: Reply | TubesError
             try:  # Most calls need no attempt, which costs 2 us.
-                outcome = wire.call(call.pack(moving=self._server.moving), call.reply_types, call.replies)
+                outcome = wire.call(call.pack(self._server), call.reply_types, call.replies)
                 if type(outcome) is not ErrorReply:
                     return outcome
             except ConnectionLost as lost:
@@ -153,7 +153,7 @@ class ThreadChannel:
         with self._lock:
             packed = pack(*words)
             if call is not None:
-                packed += call.pack(moving=self._server.moving)
+                packed += call.pack(self._server)
             wire = None
             try:
                 wire = self._wire(key)
@@ -249,7 +249,7 @@ class ThreadChannel:
 
     def _attempt(self, call: ScriptCall, started: float | None = None, *, confirms: bool = False) -> Attempt:
         now = time.monotonic() if started is None else started
-        return Attempt(call, self._server.url, now, self._patience, confirms=confirms)
+        return Attempt(call, self._server, now, self._patience, confirms=confirms)
 
     def _continue(
         self, call: ScriptCall, outcome: Reply | TubesError, started: float | None = None, *, confirms: bool = False
@@ -271,11 +271,11 @@ class ThreadChannel:
                     self._server.rediscover()
                 self._forget_wires()
                 time.sleep(attempt.pause)
-            elif step is Step.TICK:
-                attempt.end_tick(self._complete(self._attempt(call.tick())))
+            elif step is Step.LOAD:
+                attempt.end_load(self._complete(self._attempt(Load(call.key))))
             outcome: Reply | TubesError
             try:
-                packed = attempt.pack(moving=self._server.moving)
+                packed = attempt.pack()
                 outcome = self._wire(call.key).call(packed, call.reply_types, call.replies)
             except TubesError as error:
                 outcome = error

@@ -21,7 +21,7 @@ from tubes.errors import ConnectionLost, TubesError
 from tubes.redis.transport import attempt
 from tubes.redis.transport.attempt import Attempt, Step
 from tubes.redis.transport.channel import ThreadChannel
-from tubes.redis.transport.script_call import ScriptCall
+from tubes.redis.transport.script_call import Load, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, foreign, hiredis
 
 if TYPE_CHECKING:
@@ -59,15 +59,15 @@ class _Request:
         self.slot: Final = slot
         self.receiver: Final = receiver
         call.begin(slot)
-        self.attempt: Final = Attempt(call, server.url, time.monotonic(), confirms=call.grows)
+        self.attempt: Final = Attempt(call, server, time.monotonic(), confirms=call.grows)
         #: The packed request; empty: pack it when it is written.
-        self.packed = b"" if call.grows else call.pack(moving=server.moving)
-        #: The reply, or `PENDING`.
+        self.packed = b"" if call.grows else call.pack(server)
+        #: The reply, or `PENDING`; None if it has failed.
         self.reply: object = PENDING
 
 
-class _TickReceiver:
-    """The receiver of the reply to a `tick`, which is sent before the call that it was made for."""
+class _LoadReceiver:
+    """The receiver of the reply to a `Load`, which is sent before the call that it was made for."""
 
     __slots__ = ("_attempt",)
 
@@ -78,7 +78,7 @@ class _TickReceiver:
         return False
 
     def set_result(self, result: Reply) -> None:
-        self._attempt.end_tick(result)
+        self._attempt.end_load(result)
 
     def set_exception(self, exception: TubesError) -> None:
         """Ignore it: the call gets the same error."""
@@ -95,6 +95,8 @@ class _Pipe(asyncio.Protocol):
         self._out: list[_Request] = []
         self.sent: deque[_Request] = deque()
         self.last_reply_at = time.monotonic()
+        #: The last call that sends the library as well: others that miss it are sent again behind this one.
+        self.loader: _Request | None = None
         #: True while requests are sent and while replies are read. If that is interrupted, they may no longer match.
         self.busy = False
 
@@ -113,8 +115,7 @@ class _Pipe(asyncio.Protocol):
             self._channel.handle_loss(self, None)
             return
         self.busy = True
-        moving = self._channel.server.moving
-        packed = b"".join([request.packed or request.attempt.pack(moving=moving) for request in self._out])
+        packed = b"".join([request.packed or request.attempt.pack() for request in self._out])
         self.sent.extend(self._out)
         self._out = []
         if self._transport is not None:
@@ -285,9 +286,9 @@ class LoopChannel:
             return
         if reply.code in attempt.OTHER_SERVER:
             pipe.close()
-        self._advance(request, reply)
+        self._advance(request, reply, pipe)
 
-    def _advance(self, request: _Request, outcome: Reply | TubesError) -> None:
+    def _advance(self, request: _Request, outcome: Reply | TubesError, pipe: _Pipe | None = None) -> None:
         """Take the next step of a call: deliver its reply, send it again, or fail it."""
         state = request.attempt
         try:
@@ -299,8 +300,14 @@ class LoopChannel:
             self._resolve(request, state.reply)
             return
         request.packed = b""
-        if step is Step.TICK:
-            self.submit(request.call.tick(), _TickReceiver(state))
+        if step in (Step.LOAD, Step.SEND_TEXT) and pipe is not None:
+            loader = pipe.loader
+            if loader is None or loader.reply is not PENDING:
+                pipe.loader = request
+            elif loader is not request:
+                step = state.skip_load()
+        if step is Step.LOAD:
+            self.submit(Load(request.call.key), _LoadReceiver(state))
         elif step is Step.RECONNECT:
             if state.reply is not None:
                 self.server.rediscover()
@@ -327,6 +334,7 @@ class LoopChannel:
             request.call.undo(cast(Reply, request.reply))
 
     def _fail(self, request: _Request, error: TubesError) -> None:
+        request.reply = None
         if not request.receiver.done():
             request.receiver.set_exception(error)
         self._slots.free(request.slot)

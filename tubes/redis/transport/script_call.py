@@ -1,10 +1,10 @@
-"""A call of a script, and the numbers that make it run only once.
+"""A call of a Lua function, and the numbers that make it run only once.
 
 How a call runs once: each call has a slot and a number. The server keeps the last number and reply of each slot in a
 field of the tube's meta hash, `a<session>.<caller>.<slot>`. If the connection breaks before the reply arrives, the
-channel sends the same call again with the same number: a script that finds its number in the field returns the kept
+channel sends the same call again with the same number: a call that finds its number in the field returns the kept
 reply and does nothing else. A slot has one call in flight, so that the next call may overwrite the kept reply. A thread
-uses one slot; an event loop takes one from `Slots` for each call. Numbers grow, so a script also detects a request that
+uses one slot; an event loop takes one from `Slots` for each call. Numbers grow, so a call also detects a request that
 its own retry has overtaken.
 
 `attempt.py` decides when a call is sent again.
@@ -22,9 +22,9 @@ from random import SystemRandom
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from tubes.backend import flow
-from tubes.redis.scripts.assembly import Script
-from tubes.redis.scripts.parts import PARTS
-from tubes.redis.scripts.replies import ANY, LIST
+from tubes.redis.library import text
+from tubes.redis.library.functions import PARTS, Function
+from tubes.redis.library.replies import ANY, LIST
 from tubes.redis.transport.wire import Reply, Word, pack
 
 P = ParamSpec("P")
@@ -36,10 +36,19 @@ SessionFields: TypeAlias = "tuple[Word, str, str, Scripts]"
 Flow: TypeAlias = "flow.Flow[ScriptCall, T]"
 
 
-class Scripts(Protocol):
-    """An object that has the scripts of a tube."""
+class Library(Protocol):
+    """How a server runs the functions of the library."""
 
-    def script(self, name: str, /) -> Script: ...
+    #: True if it may have them as functions; else their text runs as a script.
+    has_functions: bool
+    #: True if keys may move to another node while they are in use.
+    moving: bool
+
+
+class Scripts(Protocol):
+    """An object that has the functions of a tube, as far as the user may call them."""
+
+    def function(self, name: str, /) -> Function: ...
 
 
 class FlowRunner(Protocol):
@@ -62,11 +71,11 @@ def flow_method(flow: Callable[Concatenate[R, P], Flow[T]]) -> Callable[Concaten
 SERVING: Final = "w"
 #: The slot of the take that is sent ahead for a waiter. It is in flight for seconds, while `SERVING` is used as well.
 AHEAD: Final = "v"
-_NO_SCRIPT: Final = Script(b"", b"", ANY)
+_NO_FUNCTION: Final = Function("", ANY, frozenset())
 
 
 class ScriptCall:
-    """A script with its arguments.
+    """A Lua function with its arguments.
 
     `slot`: the slot that keeps its reply; None: the slot that the channel passes to `begin`.
     """
@@ -77,13 +86,13 @@ class ScriptCall:
     grows = False
 
     __slots__ = (
-        "_own_slot", "args", "key", "now", "number", "parts", "reply_types", "resent", "script", "session", "slot",
+        "_own_slot", "args", "function", "key", "now", "number", "parts", "reply_types", "resent", "session", "slot",
         "undo",
     )  # fmt: skip
 
     def __init__(
         self,
-        script: Script,
+        function: Function,
         key: str,
         args: tuple[Word, ...],
         session: SessionFields | None = None,
@@ -93,16 +102,16 @@ class ScriptCall:
         sent: tuple[int | str, int] | None = None,
         parts: tuple[str, ...] = (),
     ) -> None:
-        self.script = script
+        self.function = function
         #: The expected types of its reply.
-        self.reply_types = script.reply_types
+        self.reply_types = function.reply_types
         self.key: Final = key
         self.args = args
         self.session: Final[Any] = session
         self.now: Final = now
         #: Receives the reply if the caller was interrupted or cancelled, and undoes the call.
         self.undo: Final = undo
-        #: Other keys the script may touch; with a session, all keys of the tube.
+        #: Other keys the function may touch; with a session, all keys of the tube.
         self.parts: Final = parts if session is None else PARTS + parts
         self._own_slot: Final = slot
         #: True if it may have run already.
@@ -115,45 +124,45 @@ class ScriptCall:
         if not self.number:
             self.slot, self.number = slot if self._own_slot is None else self._own_slot, next(numbers)
 
-    def tick(self) -> ScriptCall:
-        """Make the call that processes the due tasks and lanes before this one."""
-        scripts: Scripts = self.session[3]
-        tick = ScriptCall(scripts.script("tick"), self.key, (), self.session, self.now)
-        tick.begin(self.slot)
-        return tick
+    def pack(self, server: Library, *, with_text: bool = False) -> bytes:
+        """Encode the request; `with_text`: send the text of the library as a script instead of its hash.
 
-    def pack(self, *, with_text: bool = False, moving: bool = False) -> bytes:
-        """Encode the request; `with_text`: send the text of the script instead of its hash.
-
-        `moving`: name all keys that it may use. In a cluster a hash slot moves to another node key by key. A server
-        refuses a script that names a key which has moved; without the names, the script would stop halfway.
+        If keys may move, name all keys that it may use. In a cluster a hash slot moves to another node key by key. A
+        server refuses a call that names a key which has moved; without the names, the call would stop halfway.
         """
-        command = ("EVAL", self.script.text) if with_text else ("EVALSHA", self.script.sha)
-        keys: tuple[Word, ...] = (1, self.key)
-        if moving:
+        name = self.function.name
+        last: tuple[Word, ...] = ()
+        command: tuple[Word, ...]
+        if server.has_functions:
+            command = "FCALL", text.function_name(name)
+        else:
+            command = ("EVAL", text.script()) if with_text else ("EVALSHA", text.script_sha())
+            last = (name,)
+        keys: tuple[Word, ...] = (1, self.key) if self.key else (0,)
+        if server.moving:
             keys = (1 + len(self.parts), self.key, *(f"{self.key}:{part}" for part in self.parts))
         if self.session is None:
-            return pack(*command, *keys, *self.args)
+            return pack(*command, *keys, *self.args, *last)
         number, token, caller, _ = self.session
         field = f"a{token}.{caller}.{self.slot}"
-        return pack(*command, *keys, number, token, field, self.number, self.now, *self.args)
+        return pack(*command, *keys, number, token, field, self.number, self.now, *self.args, *last)
 
 
 class ScriptLook(ScriptCall):
-    """Read-only commands and a script in one transaction. The result is the list of all replies."""
+    """Read-only commands and a function in one transaction. The result is the list of all replies."""
 
     __slots__ = ("_commands", "replies")
 
-    def __init__(self, commands: Sequence[bytes], script: Script, key: str) -> None:
-        super().__init__(script, key, ())
+    def __init__(self, commands: Sequence[bytes], function: Function, key: str) -> None:
+        super().__init__(function, key, ())
         #: Packed.
         self._commands: Final = commands
         self.replies: int = len(commands) + 3
         self.reply_types = LIST
 
-    def pack(self, *, with_text: bool = False, moving: bool = False) -> bytes:
+    def pack(self, server: Library, *, with_text: bool = False) -> bytes:
         """Encode the transaction."""
-        packed = super().pack(with_text=with_text, moving=moving)
+        packed = super().pack(server, with_text=with_text)
         return b"".join((pack("MULTI"), *self._commands, packed, pack("EXEC")))
 
 
@@ -163,12 +172,21 @@ class Command(ScriptCall):
     __slots__ = ("_packed",)
 
     def __init__(self, key: str, *words: Word) -> None:
-        super().__init__(_NO_SCRIPT, key, ())
+        super().__init__(_NO_FUNCTION, key, ())
         self._packed: Final = pack(*words)
 
-    def pack(self, *, with_text: bool = False, moving: bool = False) -> bytes:
+    def pack(self, server: Library, *, with_text: bool = False) -> bytes:
         """Return the packed command."""
         return self._packed
+
+
+class Load(Command):
+    """Load the library. It may run twice: the second one is refused, and has no effect."""
+
+    __slots__ = ()
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "FUNCTION", "LOAD", text.library())
 
 
 class WaitForLock(flow.Sleep):

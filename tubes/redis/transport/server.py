@@ -8,12 +8,13 @@ does not pool: the channels of this folder retry, and each keeps its own connect
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 from urllib.parse import unquote, urlencode, urlsplit
 
 import redis
@@ -27,6 +28,7 @@ from typing_extensions import override
 from tubes.backend.url import ARGUMENTS, Place, read
 from tubes.errors import ConnectionLost, InvalidOption, ServerRefused, TubesError
 
+_log = logging.getLogger("tubes")
 _sentinels: Final[Any] = redis_sentinel
 _clusters: Final[Any] = redis_cluster
 # Errors that a retry would only repeat.
@@ -37,6 +39,11 @@ CONNECT_TIMEOUT: Final = 5.0
 REPLY_TIMEOUT: Final = 10.0
 #: Minimum seconds between two reads of the map of cluster nodes.
 _REFRESH_INTERVAL: Final = 0.02
+
+_AS_SCRIPT: Final = (
+    "the Lua library runs as a script, which costs the server two to three times as much; if the server has functions, "
+    "an administrator can load it by `tubes library --load`"
+)
 
 #: Keyword arguments of a redis-py connection.
 _Settings: TypeAlias = dict[str, object]
@@ -69,6 +76,7 @@ class Connection(Protocol):
 
     def connect(self) -> None: ...
     def disconnect(self) -> object: ...
+    def send_command(self, *words: str | bytes) -> None: ...
     def can_read(self, timeout: float, /) -> bool: ...
     def read_response(self, *, disable_decoding: bool) -> Any: ...
 
@@ -94,6 +102,7 @@ class _ClusterClient(Protocol):
     nodes_manager: _NodesManager
 
     def get_node_from_key(self, key: str, /) -> _Node: ...
+    def get_primaries(self) -> list[_Node]: ...
     def get_redis_connection(self, node: _Node, /) -> _Client: ...
     def get_connection_kwargs(self) -> _Settings: ...
 
@@ -106,9 +115,20 @@ class Server(Protocol):
     secure: bool
     #: True if keys may move to another node while they are in use.
     moving: bool
+    #: True unless the library has to run as a script; `why_scripts` is the reason.
+    has_functions: bool
+    why_scripts: str
+
+    def use_scripts(self, why: str, /) -> None:
+        """Run the library as a script from now on."""
+        ...
 
     def connect(self, key: str, patience: float | None = None) -> Connection:
         """Connect to the server that has `key`; `patience`: the timeout in seconds, if not the usual one."""
+        ...
+
+    def connect_all(self, patience: float) -> list[Connection]:
+        """Connect to all servers that have keys."""
         ...
 
     def rediscover(self) -> None:
@@ -120,7 +140,23 @@ class Server(Protocol):
         ...
 
 
-class _PoolServer:
+class _Library:
+    """How a server runs the library: as functions, unless it refuses."""
+
+    url: str
+    has_functions = True
+    why_scripts = ""
+    #: The URLs of servers for which the process has logged the reason.
+    _logged: ClassVar[set[str]] = set()
+
+    def use_scripts(self, why: str) -> None:
+        self.has_functions, self.why_scripts = False, why.partition(", with args")[0]
+        if self.url not in self._logged:
+            self._logged.add(self.url)
+            _log.warning("%s: %s: %s", self.url, _AS_SCRIPT, self.why_scripts)
+
+
+class _PoolServer(_Library):
     """A server that a connection pool of redis-py can reach: one server, or the master that Sentinel names."""
 
     moving = False
@@ -135,13 +171,16 @@ class _PoolServer:
     def connect(self, key: str, patience: float | None = None) -> Connection:
         return _open(self._pool, self.url, patience)
 
+    def connect_all(self, patience: float) -> list[Connection]:
+        return [self.connect("", patience)]
+
     def rediscover(self) -> None: ...
 
     def node(self, key: str, patience: float | None = None) -> str:
         return ""
 
 
-class _ClusterServer:
+class _ClusterServer(_Library):
     """The nodes of a Redis Cluster."""
 
     moving = True
@@ -172,6 +211,11 @@ class _ClusterServer:
     def connect(self, key: str, patience: float | None = None) -> Connection:
         client, node = self._find(key, patience)
         return _open(client.get_redis_connection(node).connection_pool, self.url, patience)
+
+    def connect_all(self, patience: float) -> list[Connection]:
+        client, _ = self._find("", patience)
+        pools = [client.get_redis_connection(node).connection_pool for node in client.get_primaries()]
+        return [_open(pool, self.url, patience) for pool in pools]
 
     def rediscover(self) -> None:
         client = self._client

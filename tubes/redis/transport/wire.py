@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import redis
 
 from tubes.errors import ConnectionLost, ServerFull, ServerRefused, TubesError
-from tubes.redis.scripts.assembly import with_source
-from tubes.redis.scripts.replies import ANY
-from tubes.redis.scripts.replies import ErrorReply as ErrorReply
-from tubes.redis.scripts.replies import Reply as Reply
+from tubes.redis.library.replies import ANY
+from tubes.redis.library.replies import ErrorReply as ErrorReply
+from tubes.redis.library.replies import Reply as Reply
+from tubes.redis.library.text import with_source
 from tubes.redis.transport.server import REPLY_TIMEOUT
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from tubes.backend.listeners import notify_listener
 from tubes.errors import ConnectionLost
 from tubes.redis import task_codec
-from tubes.redis.scripts.replies import LIST, Reply, bytes_of, number_of
+from tubes.redis.library.replies import LIST, Reply, bytes_of, number_of
 from tubes.redis.transport.attempt import PASSING
 from tubes.redis.transport.subscription import Subscription
 from tubes.redis.transport.wire import ErrorReply, Wire, error_of, pack
@@ -30,7 +30,7 @@ class EventSubscription(Subscription):
         self._tube: Final = tube
         self._emptiness: Final = emptiness
         self._ports: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
-        # True after the warning about a message that no script published.
+        # True after the warning about a message that no function has published.
         self._has_warned = False
 
     @property
@@ -52,7 +52,7 @@ class EventSubscription(Subscription):
     def start(self, port: Port) -> Flow[int]:
         """Subscribe to all later changes; return the next due time, or 0.
 
-        `port`: sends the request that makes scripts publish changes.
+        `port`: sends the request that makes functions publish changes.
         """
         with self._lock:
             if self._wire is None:  # This is the first listener, or the connection was lost.

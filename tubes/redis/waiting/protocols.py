@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from tubes.backend.clock import Clock
     from tubes.backend.listeners import Listener
+    from tubes.drivers.driver import Driver
     from tubes.errors import TubesError
     from tubes.redis.options_version import TubeSession
     from tubes.redis.task_codec import Parsed
@@ -76,7 +77,7 @@ class Tube(Protocol):
     @property
     def key(self) -> str: ...
     @property
-    def options(self) -> Mapping[str, Any]: ...
+    def driver(self) -> Driver: ...
     @property
     def subscription(self) -> Subscription: ...
     def watch(self, due: int, /) -> None: ...

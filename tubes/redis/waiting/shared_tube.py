@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 from tubes.backend.alarms import Alarm
 from tubes.errors import TubeNotFound
-from tubes.redis.scripts.replies import number_of
+from tubes.redis.library.replies import number_of
 from tubes.redis.waiting.emptiness import Emptiness
 from tubes.redis.waiting.event_subscription import EventSubscription
 from tubes.redis.waiting.wait_loop import Serving, WaitLoop
@@ -39,7 +39,7 @@ class SharedTube:
         self.version = version
         #: The number of the request that has returned `version`.
         self.version_request = 0
-        #: True if a script was refused halfway, and the tube could not be marked as damaged.
+        #: True if a command was refused halfway, and the tube could not be marked as damaged.
         self.is_damaged = False
         #: Distinguishes this tube from others that have had its name.
         self.born: Final = born
@@ -47,7 +47,7 @@ class SharedTube:
         #: True once the tube was dropped.
         self.is_gone = False
         #: True if a put without a lane was logged.
-        self.has_warned = False
+        self.has_warned = self.has_warned_of_buried = False
         # With a test's clock `fire` ends waits, after handling the tasks that are due at the same moment.
         self.queue: Final = WaitQueue((lambda: 0) if store.manual else store.clock.micros, store.url)
         self.serving: Final = Serving(self.queue)

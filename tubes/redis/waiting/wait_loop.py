@@ -48,7 +48,7 @@ from tubes.backend.waiters import PENDING
 from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost, TubeFull, TubesError, Unreadable
 from tubes.redis import task_codec
-from tubes.redis.scripts.assembly import script
+from tubes.redis.library.functions import FUNCTIONS
 from tubes.redis.transport.attempt import PortStep, port_step
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import AHEAD, SERVING, ScriptCall, WaitForLock
@@ -204,7 +204,7 @@ def _make_result(port: Port, taken: Parsed) -> TaskView | Unreadable:
 
 
 def words_to_undo(waiter: Waiter, result: TaskView | Sequence[TaskView]) -> tuple[str, list[int | str]]:
-    """Return the script that undoes a waiter's result, and its arguments: the last task comes first."""
+    """Return the function that undoes a waiter's result, and its arguments: the last task comes first."""
     tasks = [result] if isinstance(result, TaskView) else [*reversed(result)]
     if waiter.request is None:
         return "untake", [word for task in tasks for word in (task.id, task._take)]
@@ -261,7 +261,7 @@ class WaitLoop:
             self._store.run_now(self._tube.tick())
             queue.arriving.discard(waiter)
         # A put into a full lane does not hold up other puts.
-        if not self._start() and (is_first or (waiter.request is not None and "lane_capacity" in self._tube.options)):
+        if not self._start() and (is_first or (waiter.request is not None and self._tube.driver.lane is not None)):
             self._store.later(self.mark)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
@@ -310,7 +310,7 @@ class WaitLoop:
     def mark(self) -> Flow[None]:
         """Push a marker for each kind of waiters of this process, so that the thread looks again."""
         for marker in self._queue.markers():
-            yield ScriptCall(script("wake"), self._key, (marker,), parts=(marker,))
+            yield ScriptCall(FUNCTIONS["wake"], self._key, (marker,), parts=(marker,))
 
     def may_be_registered(self) -> bool:
         """Return True if the server may still count this process as waiting, although it has no waiters."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tubes.backend.alarms import Alarm
 from tubes.drivers.timers import NEVER
-from tubes.redis.scripts.assembly import script
+from tubes.redis.library.functions import FUNCTIONS
 from tubes.redis.transport.script_call import ScriptCall
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class WakeTimer:
     """Wakes the waiters on one tube when a task is due.
 
-    A server checks for expired waits only ten times a second. So at the due time the process asks the script
+    A server checks for expired waits only ten times a second. So at the due time the process asks the function
     `wake_at_due` for a marker, which is pushed unless another process has looked since. If many processes wait for
     the same moment, the first request wakes the longest waiter.
     """
@@ -67,7 +67,7 @@ class WakeTimer:
         store, due, marker = self._store, self._due, self._marker
         if number != self._number:
             return
-        remaining = yield ScriptCall(script("wake_at_due"), self._key, (marker, due), parts=(marker,))
+        remaining = yield ScriptCall(FUNCTIONS["wake_at_due"], self._key, (marker, due), parts=(marker,))
         with self._lock:
             # The clocks differ slightly: try again.
             if remaining.__class__ is int and remaining > 0 and number == self._number:

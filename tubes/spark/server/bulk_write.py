@@ -2,7 +2,7 @@
 
 A `Writer` puts chunks immediately, or stages them: it uploads them to the server under the name of a write, where they
 are invisible to consumers. When all processes have staged their chunks, one process seals the write. From then on the
-chunks are put one by one, each by a script that also removes it from the staged chunks. If the process dies, the next
+chunks are put one by one, each by a call that also removes it from the staged chunks. If the process dies, the next
 process that seals this write, or a later write of the same name, continues: each chunk is put exactly once.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tubes.backend.interface import Options
     from tubes.sync import Tube
 
-#: Maximum tasks and bytes per script, so that it blocks the server for some milliseconds only.
+#: Maximum tasks and bytes per call, so that it blocks the server for some milliseconds only.
 CHUNK: Final = 1_000
 CHUNK_WITH_LANES: Final = 200
 BYTES: Final = 1_000_000
@@ -52,14 +52,14 @@ class StagedChunk(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The words that precede the data of tasks with equal options in the arguments of a script."""
+    """The words that precede the data of tasks with equal options in the arguments of a call."""
 
     words: tuple[Word, ...]
     keyed: bool
 
 
 class Words(NamedTuple):
-    """A chunk of tasks in the form of script arguments."""
+    """A chunk of tasks in the form of function arguments."""
 
     words: list[Word]
     tasks: int

@@ -1,6 +1,6 @@
 """Streams: take the tasks of a tube in numbered batches that outlive the process that took them.
 
-A stream has a name. The script that takes tasks for it also records them on the server, batch by batch, in chunks of
+A stream has a name. The function that takes tasks for it also records them on the server, batch by batch, in chunks of
 bounded size. The next process that opens the stream, after a crash or while another one still runs, finds the batches
 that are not done, and fences off the others. All processes that open a stream share one session, which holds its tasks.
 When no process runs, the lease of this session limits how long the stream keeps its tasks; the ttr of tasks does not.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tubes.sync import Queue, Tube
 
 _log = logging.getLogger("tubes")
-#: Maximum number of tasks per script.
+#: Maximum number of tasks per call.
 CHUNK: Final = 1_000
 CHUNK_WITH_LANES: Final = TAKES_WITH_LANES
 #: Tasks in the first take if bytes are limited.
@@ -52,7 +52,7 @@ class Chunk(NamedTuple):
 
     @classmethod
     def parse(cls, reply: bytes) -> Chunk:
-        """Parse a chunk in the form in which the scripts record it."""
+        """Parse a chunk in the form in which the functions record it."""
         ids, attempts, takes = (list(map(int, words.split())) for words in reply.split(b":"))
         size = len(ids)
         return cls(ids, attempts * size if len(attempts) == 1 else attempts, takes * size if len(takes) == 1 else takes)
@@ -184,7 +184,7 @@ class Stream:
                 count = len(chunks)
                 room = max_bytes - size
                 taken = sum(len(chunk.ids) for chunk in chunks)
-                # Estimate the number of tasks from the sizes so far, so that the script reads few unneeded tasks.
+                # Estimate the number of tasks from the sizes so far, so that the function reads few unneeded tasks.
                 wanted = min(wanted, room * taken // size if size else _FIRST)
                 if wanted <= 0:
                     break

@@ -1,0 +1,206 @@
+-- The frame of every call of a session.
+--
+-- How a call runs. (1) `Call.begin` reads the clock and, with one HMGET, the fields of the meta hash that the method
+-- needs. (2) The session must live, else SESSIONGONE. (3) The caller must know the current options of the tube, else
+-- ALTERED: it encodes their defaults. (4) Due tasks, lanes and sessions are processed (timers.lua); if much is due, the
+-- call ends with AGAIN, and the caller repeats it. (5) A call that was sent twice has the number of the last one in its
+-- slot: it has no effect, and gets the stored reply. (6) The method runs; it is a function of its arguments in one of
+-- the other files, listed in functions.lua. It returns its reply and, if it has changed something, the text to store
+-- for a repeated call. (7) `Call.finish` wakes waiting processes (waiting.lua), and writes the counters and that text.
+--
+-- KEYS[1]  the tube's meta hash; the other keys are KEYS[1]..':tasks' etc., in the same hash slot
+-- ARGV[1]  the number of the caller's session in this tube; in a tube whose options were changed, followed by the
+--          version of the options that the caller has
+-- ARGV[2]  the field of the meta hash that exists while this session does
+-- ARGV[3]  the field of the meta hash that stores the last reply in this slot of the caller
+-- ARGV[4]  the number of the call: 16 digits, increasing in each slot
+-- ARGV[5]  the time in microseconds; '': the server's
+-- ARGV[6…] the arguments of the method; empty ones at the end may be omitted
+--
+-- A server runs one call at a time, so the fields of `Call` describe the call that runs; `Call.values` are the values that
+-- it has read: the record of the session, the last reply in its slot, `soonest` and others.
+local Plan = require 'plan'
+
+local call = redis.call
+local sub = string.sub
+local find = string.find
+local match = string.match
+
+local Call = {}
+
+-- The score of a taken task: the number of its session times this, plus the number of its take.
+local TAKES = 67108864
+Call.TAKES = TAKES
+-- The maximum of the attempts counter.
+Call.MOST_ATTEMPTS = 1048575
+-- Microseconds for which a process stays registered as waiting. It registers again before they end.
+Call.WATCHED = 10000000
+-- Size limit of a reply in bytes of tasks. The next call returns the others.
+Call.BYTES = 2000000
+-- The longest ttl, ttr and delay.
+Call.LONGEST = 6307200000000000
+-- The keys of a tube in addition to its meta hash.
+Call.PARTS = {
+  'tasks', 'ready', 'taken', 'due', 'buried', 'back', 'offers', 'behind', 'lanes', 'rests', 'fill', 'crowded', 'keys',
+  'known', 'done', 'ended', 'leases', 'waiting', 'wanting', 'marker', 'room', 'sealed', 'broken',
+}
+
+-- What is known of tubes by their meta hash: the names of their keys, and their plans by the tokens of sessions.
+local tubes, tube_count = {}, 0
+local NO_FIELDS = {}
+
+-- Return the names of the keys of a tube by their parts: `keys.tasks`.
+local function keys_of(key)
+  return setmetatable({}, {
+    __index = function(keys, part)
+      local name = key .. ':' .. part
+      keys[part] = name
+      return name
+    end,
+  })
+end
+
+local function tube_of(key)
+  local tube = tubes[key]
+  if not tube then
+    if tube_count >= 10000 then tubes, tube_count = {}, 0 end
+    tube = { keys = keys_of(key), versions = {}, sessions = 0 }
+    tubes[key], tube_count = tube, tube_count + 1
+  end
+  return tube
+end
+
+-- The server's time in microseconds, unless the caller says another one.
+function Call.time(argument)
+  if argument and argument ~= '' then return tonumber(argument) end
+  local t = call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+
+-- Start a call that belongs to no session.
+function Call.open(key)
+  Call.key, Call.keys = key, tube_of(key).keys
+end
+
+-- Read the plan of a tube for a session that knows this version of its options.
+local function read_plan(tube, key, token, version)
+  if tube.sessions >= 1000 then tube.versions, tube.sessions = {}, 0 end
+  tube.plan, tube.versions[token], tube.sessions = Plan.of(Plan.texts(key)), version, tube.sessions + 1
+end
+
+-- Start a call. Return an error reply if the method must not run.
+function Call.begin(method, key, args)
+  local tube, token, number = tubes[key] or tube_of(key), args[2], args[4]
+  local plan = tube.plan
+  local names = plan and (plan.fields[method] or Plan.fields_of(plan, method)) or Plan.BASE_FIELDS
+  local now
+  if args[5] == '' then
+    local t = call('TIME')
+    now = t[1] * 1000000 + t[2]
+  else
+    now = tonumber(args[5])
+  end
+  local values = call('HMGET', key, token, args[3], unpack(names))
+  if not values[1] then
+    return redis.error_reply(call('EXISTS', key) == 1 and 'SESSIONGONE its lease was over' or 'TUBEGONE there is no such tube')
+  end
+  -- One field holds two values, since most tubes have neither: until when clients listen to events, and the version of
+  -- the options if they were changed.
+  local soonest, waiting, listening, version = values[3], values[4], values[5], ''
+  if listening then listening, version = match(listening, '^(%S+) ?(%x*)$') end
+  if tube.versions[token] ~= version then
+    read_plan(tube, key, token, version)
+    return Call.begin(method, key, args)
+  end
+  if Call.plan ~= plan then
+    Call.plan, Call.loose, Call.pacing, Call.filled, Call.filling, Call.bucket = plan, false, false, false, false, false
+  end
+  -- Fields that this method does not read, and what an earlier call has noted. Not nil: Lua rehashes a table whose fields
+  -- come and go.
+  Call.next, Call.takes, Call.acks, Call.lanes, Call.paused, Call.born = false, false, false, false, false, false
+  Call.replayed, Call.freed, Call.gone, Call.new_strays = false, false, false, false
+  for n = 4, #names do Call[names[n]] = values[n + 2] end
+  Call.key, Call.keys, Call.args, Call.now, Call.values = key, tube.keys, args, now, values
+  local session, known = tonumber(args[1]), ''
+  if not session then
+    session, known = match(args[1], '^(%d+) (%x+)$')
+    session = tonumber(session)
+  end
+  soonest = soonest and soonest + 0
+  Call.session, Call.take, Call.soonest, Call.changed = session, number % TAKES, soonest, NO_FIELDS
+  Call.waiting, Call.listening = waiting and waiting + 0 > now, listening and listening + 0 > now
+  if method.early then return end
+  local last = values[2]
+  if version ~= known and sub(last or '', 1, 16) ~= number then
+    -- A repeated call still gets its first reply.
+    return redis.error_reply('ALTERED the options are outdated')
+  end
+  if soonest and now >= soonest then
+    local refusal = require('timers').process_due()
+    if refusal then return refusal end
+  end
+  -- A number below the last one belongs to a request that its own retry has overtaken. The field is NUMBER:REPLY, so
+  -- fields sort by number. Ignore a value that no call has written.
+  if last and last >= number and find(last, '^%d+:') then
+    if sub(last, 1, 16) ~= number then return redis.error_reply('LATE a later call was answered') end
+    Call.replayed = sub(last, 18)
+  end
+end
+
+-- Something happens at `moment`: the next call after it processes it.
+function Call.note_due(moment)
+  if not Call.soonest or moment < Call.soonest then
+    Call.soonest = moment
+    call('HSET', Call.key, 'soonest', moment)
+  end
+end
+
+-- End a call: wake waiting processes, and store the text for a repeated call with the counters (`stored` nil: the call
+-- has changed nothing that a repeated call must not change again).
+function Call.finish(stored)
+  if Call.gone then return end
+  require('waiting').flush()
+  if not stored then return end
+  local args = Call.args
+  if not Call.values[2] then require('sessions').store_slot() end
+  call('HSET', Call.key, args[3], args[4] .. ':' .. stored, unpack(Call.changed))
+end
+
+-- Set a counter of the meta hash, which `finish` writes.
+function Call.set(name, value)
+  Call[name] = value
+  local counters = Call.changed
+  if counters == NO_FIELDS then
+    Call.changed = { name, value }
+    return
+  end
+  for n = 1, #counters, 2 do
+    if counters[n] == name then
+      counters[n + 1] = value
+      return
+    end
+  end
+  counters[#counters + 1], counters[#counters + 2] = name, value
+end
+
+-- Return the fields of the call that runs, and restore them after another call inside it.
+function Call.save()
+  local saved = {}
+  for name, value in pairs(Call) do
+    if type(value) ~= 'function' then saved[name] = value end
+  end
+  return saved
+end
+
+function Call.restore(saved)
+  for name in pairs(Call) do
+    if type(Call[name]) ~= 'function' then Call[name] = saved[name] end
+  end
+end
+
+-- True if no task may be taken until a pause ends.
+function Call.is_paused()
+  return Call.paused and Call.paused + 0 > Call.now
+end
+
+return Call

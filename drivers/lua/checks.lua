@@ -1,0 +1,862 @@
+-- The checks of `tubes check` and `repair`: the invariants between the tasks of a tube and the keys that index them. The
+-- stored tasks are the truth, together with ':taken' for tasks stored as ready; all other keys follow from them.
+--
+-- A check needs no session, because a damaged tube may refuse to open one.
+--
+-- KEYS[1]  the tube's meta hash
+-- ARGV[1]  '1': repair problems; '': only report them
+-- ARGV[2]  the time in microseconds; '': the server's
+-- ARGV[3…] the arguments of the check
+local Call = require 'call'
+local Entry = require 'entry'
+local Lanes = require 'lanes'
+local Plan = require 'plan'
+local RateLimits = require 'rate_limits'
+local Ready = require 'ready'
+
+local call = redis.call
+local pack = struct.pack
+local unpack_struct = struct.unpack
+local byte = string.byte
+local sub = string.sub
+local match = string.match
+local format = string.format
+local place, id_at = Ready.place, Ready.id_at
+
+local Checks = {}
+-- True if problems are repaired, and the problems: a kind and its subject, alternating.
+local repairs, found
+
+-- Record a problem: its kind and its subject. Return true if the check should repair it.
+local function note(kind, about)
+  found[#found + 1], found[#found + 2] = kind, about
+  return repairs
+end
+
+-- Start a check that needs the driver. Return an error reply if the tube does not exist.
+local function begin(args)
+  local M = Call.key
+  repairs, found = args[1] == '1', {}
+  Call.now, Call.args = Call.time(args[2]), args
+  Call.soonest, Call.listening, Call.session, Call.filling = math.huge, false, -1, false
+  local driver, options
+  driver, options, Call.born, Call.next, Call.lanes, Call.pacing, Call.filled, Call.loose = unpack(
+    call('HMGET', M, 'driver', 'options', 'born', 'next', 'lanes', 'pacing', 'filled', 'loose'))
+  if not Call.born then return redis.error_reply('TUBEGONE there is no such tube') end
+  Call.plan = Plan.of(driver, options)
+end
+
+-- Tasks --------------------------------------------------------------------------------------------------------------------
+
+-- Return the number that an id stands for, or nil if it is not an id.
+local function id_of(words)
+  local id = match(words, '^%d+$') and #words <= 15 and tonumber(words)
+  return id and id < 281474976710656 and format('%.0f', id) == words and id or nil
+end
+
+-- True if a text is UTF-8. Lone surrogates are valid, as in Python's strings.
+local function is_text(words)
+  if not string.find(words, '[\128-\255]') then return true end
+  words = string.gsub(words, '[\194-\223][\128-\191]', ' ')
+  words = string.gsub(words, '\224[\160-\191][\128-\191]', ' ')
+  words = string.gsub(words, '[\225-\239][\128-\191][\128-\191]', ' ')
+  words = string.gsub(words, '\240[\144-\191][\128-\191][\128-\191]', ' ')
+  words = string.gsub(words, '[\241-\243][\128-\191][\128-\191][\128-\191]', ' ')
+  words = string.gsub(words, '\244[\128-\143][\128-\191][\128-\191]', ' ')
+  return not string.find(words, '[\128-\255]')
+end
+
+-- True if all texts of a task are valid, including its context.
+local function has_texts(task)
+  for _, words in ipairs({ task.key or '', task.reason or '', task.lane or '' }) do
+    if not is_text(words) then return false end
+  end
+  if task.reason and not string.find(task.reason, '^%x%x') then return false end
+  local context, at, count = task.context or '', 1, 0
+  while at <= #context do
+    local words
+    words, at = Entry.text_at(context, at)
+    if at > #context + 1 or not is_text(words) then return false end
+    count = count + 1
+  end
+  return count % 2 == 0
+end
+
+-- Parse a task as `Entry.read` does, and set its score if it is taken. nil: this driver could not have written it.
+local function stored_task(id, value)
+  local plan, flags = Call.plan, #value >= 8 and byte(value, 1)
+  if not flags or flags % 4 == 3 then return nil end
+  if not plan.timed and (flags % 2 >= 1 or flags % 64 >= 16) then return nil end
+  if not plan.pri and flags % 16 >= 8 then return nil end
+  if not plan.lane and flags % 128 >= 64 then return nil end
+  local reads, task = pcall(Entry.read, id, value)
+  if not reads or task.body > #value + 1 then return nil end
+  local whole, right = pcall(has_texts, task)
+  if not whole or not right then return nil end
+  if not pcall(place, task) then return nil end
+  task.score = call('ZSCORE', Call.keys.taken, id)
+  if task.score and task.state == 'r' then task.state = 't' end
+  return task
+end
+
+-- Return the task with an id, or nil if it does not exist or cannot be read.
+local function task_of(id)
+  id = format('%.0f', id)
+  local value = call('HGET', Call.keys.tasks, id)
+  return value and stored_task(id, value)
+end
+
+-- Return the task whose id is in a place, if that is its correct place.
+local function task_at(at)
+  if #at < 6 then return nil end
+  local task = task_of(id_at(at))
+  return task and place(task) == at and task
+end
+
+-- Lanes --------------------------------------------------------------------------------------------------------------------
+
+-- Set the fields of a lane's record with limits; false: they are not right.
+local function read_limited(about, record)
+  local FIELDS = RateLimits.FIELDS
+  local reads, fields = pcall(function() return { cmsgpack.unpack(sub(record, 2)) } end)
+  if not reads or not Call.pacing or #fields > #FIELDS or #fields < 17 then return false end
+  -- The record may be older than the reason and the burst, its fields 18 to 20, and than the capacity.
+  for n = #fields + 1, #FIELDS do fields[n] = n == 18 and '' or n == #FIELDS and -1 or 0 end
+  for n = 1, #FIELDS do
+    local right = tonumber(fields[n])
+    if FIELDS[n] == 'key' or FIELDS[n] == 'head' or FIELDS[n] == 'reason' then right = tostring(fields[n]) end
+    if right ~= fields[n] then return false end
+    about[FIELDS[n]] = fields[n]
+  end
+  return about.taken >= 0 and about.cooldown >= 0
+end
+
+-- Read the record of a lane: its number, the number of its taken tasks, the place on offer, and in a tube with limits
+-- the other fields of a rate. nil: there is no record; false: it cannot be read.
+local function lane_of(name)
+  local record = call('HGET', Call.keys.lanes, name)
+  if not record then return nil end
+  local about = { key = '', head = '', taken = 0, cooldown = 0, turn = 0 }
+  if byte(record, 1) ~= 255 then
+    local head = sub(record, 2)
+    if byte(record, 1) ~= 254 then about.key, head = sub(record, 1, 5), sub(record, 6) end
+    if (head == '' and about.key == '') or (head ~= '' and #head < 6) then return false end
+    if call('ZSCORE', Call.keys.offers, head) then about.head = head else about.taken = 1 end
+  elseif not read_limited(about, record) then
+    return false
+  end
+  if #about.key ~= 5 and about.key ~= '' then return false end
+  if about.key ~= '' and Lanes.number_of(about.key) >= 549755813888 then return false end
+  if about.head ~= '' and #about.head < 6 then return false end
+  return about
+end
+
+-- True if a lane offers the correct task, and if a lane without an offer still needs its record.
+local function is_lane_right(name, about)
+  local full, limits = about.taken > 0, nil
+  if Call.pacing then
+    limits = Lanes.read_limited(name)
+    full = Lanes.current.full
+    local score = call('ZSCORE', Call.keys.rests, name)
+    if about.cooldown ~= (score and score + 0 or 0) then return false end
+  end
+  local first = about.key ~= '' and Lanes.next_in_lane(about.key)
+  if about.head == '' then
+    if first and not full then return false end
+    return about.taken > 0 or about.cooldown > 0 or (limits and not RateLimits.is_default(limits))
+  end
+  local task = task_at(about.head)
+  if full or not task or task.state ~= 'r' or Lanes.name_of(task) ~= name or (first and first < about.head) then return false end
+  local score = call('ZSCORE', Call.keys.offers, about.head)
+  return score and score + 0 == about.turn
+end
+
+-- Rewrite the record of a lane, and offer its best task. `taken`: the number of its taken tasks, if the record may be
+-- wrong; `at`: the place of a ready task to add.
+local function repair_lane(name, taken, at)
+  local K, lane = Call.keys, Lanes.current
+  local about = lane_of(name)
+  if about == false then
+    call('HDEL', K.lanes, name)
+    about = nil
+  end
+  lane.name, lane.record, lane.key, lane.head, lane.rate = name, about, false, false, nil
+  local is_taken = (taken or 0) > 0
+  if Call.pacing then
+    local rate = Lanes.read_limited(name)
+    rate.taken = taken or rate.taken
+    if rate.cooldown > 0 then call('ZADD', K.rests, rate.cooldown, name) else call('ZREM', K.rests, name) end
+  elseif about then
+    lane.key, lane.head = about.key ~= '' and about.key, about.head ~= '' and about.head
+    is_taken = (taken or about.taken) > 0
+  end
+  if not lane.key then
+    Call.lanes = call('HINCRBY', Call.key, 'lanes', 1)
+    lane.key = pack('>I5', Call.lanes)
+  end
+  if lane.head then
+    call('ZREM', K.offers, lane.head)
+    call('ZADD', K.behind, 0, lane.key .. lane.head)
+    lane.head = false
+  end
+  if at then call('ZADD', K.behind, 0, lane.key .. at) end
+  -- Remove places that do not belong to a ready task of this lane.
+  local first = Lanes.next_in_lane(lane.key)
+  while first do
+    local task = task_at(first)
+    if task and task.state == 'r' and Lanes.name_of(task) == name then break end
+    call('ZREM', K.behind, lane.key .. first)
+    first = Lanes.next_in_lane(lane.key)
+  end
+  if Call.pacing then return Lanes.store_limited() end
+  if first and not is_taken then
+    call('ZREM', K.behind, lane.key .. first)
+    call('ZADD', K.offers, 0, first)
+    lane.head = first
+  end
+  if is_taken or lane.head then
+    call('HSET', K.lanes, name, is_taken and lane.key or lane.key .. lane.head)
+  else
+    call('HDEL', K.lanes, name)
+  end
+end
+
+-- Indexes of ready tasks ---------------------------------------------------------------------------------------------------
+
+-- Return the number of smaller ids in the list, which is sorted.
+local function index_of(id)
+  local ready = Call.keys.ready
+  local low, high = 0, call('LLEN', ready)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local listed = tonumber(call('LINDEX', ready, middle) or nil)
+    if listed and listed < id then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+local indexes = {}
+
+-- True if a ready task is in the list. `listed`: the ids in a part of the list, if it was read.
+indexes.list = {
+  has = function(task, listed)
+    if call('ZSCORE', Call.keys.back, place(task)) then return true end
+    if listed then return listed[task.id] end
+    return call('LINDEX', Call.keys.ready, index_of(task.id + 0)) == task.id
+  end,
+  -- Add it to ':back' like a released task: then its position in the list does not matter.
+  add = function(task)
+    call('ZADD', Call.keys.back, 0, place(task))
+    call('HINCRBY', Call.key, 'loose', 1)
+  end,
+}
+
+indexes.lanes = {
+  has = function(task)
+    local about = lane_of(Lanes.name_of(task))
+    if not about then return false end
+    if about.head == place(task) then return call('ZSCORE', Call.keys.offers, about.head) end
+    return call('ZSCORE', Call.keys.behind, about.key .. place(task))
+  end,
+  add = function(task)
+    repair_lane(Lanes.name_of(task), nil, place(task))
+  end,
+}
+
+indexes.set = {
+  has = function(task)
+    return call('ZSCORE', Call.keys.ready, place(task))
+  end,
+  add = function(task)
+    call('ZADD', Call.keys.ready, 0, place(task))
+  end,
+}
+
+-- The checks of tasks --------------------------------------------------------------------------------------------------------
+
+local function check_key(task)
+  local keys = Call.keys.keys
+  local named = call('HGET', keys, task.key)
+  if named == task.id or not note('key', task.key) then return end
+  local other = named and id_of(named) and task_of(named)
+  if other and other.key == task.key then
+    -- Two tasks have the key: this one loses it.
+    task.key, task.key_ttl, task.state = nil, nil, task.state == 't' and 'r' or task.state
+    Entry.write(task)
+  else
+    call('HSET', keys, task.key, task.id)
+  end
+end
+
+local function check_due(task)
+  local member, dead = pack('>I6', task.id), Entry.ttl_end(task)
+  local due = tonumber(call('ZSCORE', Call.keys.due, member) or nil)
+  local right = dead
+  if task.state == '~' then
+    right = due or Call.now
+  elseif task.state == 't' and Call.plan.ends_taken then
+    -- Tasks of a stream have no ttr: the lease of its session replaces it.
+    if task.ttr then right = due and dead and math.min(due, dead) or due or dead end
+  elseif task.state == 't' then
+    right = task.ttr and due or nil
+  end
+  if due == right or not note('due', task.id) then return end
+  if right then
+    call('ZADD', Call.keys.due, format('%.0f', right), member)
+    if right < (tonumber(call('HGET', Call.key, 'soonest') or nil) or math.huge) then
+      call('HSET', Call.key, 'soonest', right)
+    end
+  else
+    call('ZREM', Call.keys.due, member)
+  end
+end
+
+-- Check a task. `listed`: the ids in a part of the list of ready tasks; `is_sorted`: the list is in order.
+local function check_task(id, value, bounds, listed, is_sorted)
+  local M, K, plan = Call.key, Call.keys, Call.plan
+  if id + 0 >= bounds.next and note('next', id) then
+    bounds.next = id + 1
+    call('HSET', M, 'next', format('%.0f', bounds.next))
+  end
+  if id + 0 < bounds.oldest and note('oldest', id) then
+    bounds.oldest = id + 0
+    call('HSET', M, 'oldest', id)
+  end
+  local task = stored_task(id, value)
+  if not task then
+    if note('unreadable', id) then
+      call('HSET', K.broken, id, value)
+      call('HDEL', K.tasks, id)
+      call('ZREM', K.taken, id)
+    end
+    return
+  end
+  if task.score and task.state ~= 't' and note('entry', 'taken ' .. id) then call('ZREM', K.taken, id) end
+  if task.state == '!' and not call('ZSCORE', K.buried, place(task)) and note('stranded', id) then
+    call('ZADD', K.buried, 0, place(task))
+  end
+  local index = indexes[plan.order]
+  if task.state == 'r' and not index.has(task, listed) then
+    -- A list that is out of order is searched from end to end.
+    local there = plan.order == 'list' and not is_sorted and call('LPOS', K.ready, id)
+    if not there and note('stranded', id) then index.add(task) end
+  end
+  if plan.lane and task.state == 't' then
+    local name = Lanes.name_of(task)
+    local about = lane_of(name)
+    if not (about and about.taken > 0) and note('lane', name) then repair_lane(name, 1) end
+  end
+  if plan.timed then check_due(task) end
+  if task.key then check_key(task) end
+end
+
+-- Check that each task is in the right indexes, and in no other of the lanes, keys and due times.
+-- ARGV  3 '1': the list of ready tasks is out of order, 4… ids, in descending order, a bounded number
+-- reply  {the number of ids that were checked, the problems}
+function Checks.check_tasks(args)
+  local gone = begin(args)
+  if gone then return gone end
+  local is_sorted, listed = args[3] == '', nil
+  if Call.plan.order == 'list' and is_sorted then
+    -- The part of the list between the first and the last of these ids, unless it is much longer than they are.
+    local first, last = index_of(args[#args] + 0), index_of(args[4] + 1)
+    if last - first <= 5000 then
+      listed = {}
+      for _, id in ipairs(last > first and call('LRANGE', Call.keys.ready, first, last - 1) or {}) do listed[id] = true end
+    end
+  end
+  local bounds = { oldest = tonumber(call('HGET', Call.key, 'oldest') or 0), next = Call.next + 0 }
+  local size, looked = 0, 0
+  for n = 4, #args do
+    local value = call('HGET', Call.keys.tasks, args[n])
+    if value then
+      check_task(args[n], value, bounds, listed, is_sorted)
+      size = size + #value
+    end
+    looked = looked + 1
+    if size > 1000000 then break end
+  end
+  return { looked, found }
+end
+
+-- List the ids of tasks by HSCAN: each task that exists during the whole scan, some of them twice.
+-- ARGV  3 the cursor ('0': the beginning)
+-- reply  {the next cursor, the ids in one string, the problems: fields of ':tasks' that are not ids}
+function Checks.check_ids(args)
+  local gone = begin(args)
+  if gone then return gone end
+  local tasks = Call.keys.tasks
+  local some = redis.pcall('HSCAN', tasks, args[3], 'COUNT', 1000, 'NOVALUES')
+  local step = 1
+  if some.err then  -- Servers before Redis 7.4 and Valkey 8 have no NOVALUES.
+    some = call('HSCAN', tasks, args[3], 'COUNT', 1000)
+    step = 2
+  end
+  local ids = {}
+  for n = 1, #some[2], step do
+    local name = some[2][n]
+    if id_of(name) then
+      ids[#ids + 1] = name
+    elseif note('unreadable', name) then
+      call('HSET', Call.keys.broken, name, call('HGET', tasks, name))
+      call('HDEL', tasks, name)
+    end
+  end
+  return { some[1], table.concat(ids, ' '), found }
+end
+
+-- The checks of indexes ----------------------------------------------------------------------------------------------------
+
+-- The entries of a key: one function for each key, which gets an entry and its value, and may report details.
+local check = {}
+local which, index, details
+
+local function report(...)
+  for _, word in ipairs({ ... }) do details[#details + 1] = word end
+end
+
+-- Index a ready task again if this entry was its only one.
+local function restore(task)
+  local its_index = indexes[Call.plan.order]
+  if task and task.state == 'r' and not its_index.has(task) then its_index.add(task) end
+end
+
+-- Record a wrong entry by its id.
+local function note_place(at)
+  return note('entry', which .. ' ' .. (#at >= 6 and format('%.0f', id_at(at)) or at))
+end
+
+local function places(state)
+  return function(at)
+    local task = task_at(at)
+    if (not task or task.state ~= state) and note_place(at) then call('ZREM', index, at) end
+  end
+end
+
+check.buried = places('!')
+check.back = places('r')
+check.ready = places('r')
+
+function check.offers(at)
+  local task = task_at(at)
+  local about = task and task.state == 'r' and lane_of(Lanes.name_of(task))
+  if not (about and about.head == at) and note_place(at) then
+    call('ZREM', index, at)
+    restore(task)
+  end
+end
+
+function check.behind(entry)
+  local at = sub(entry, 6)
+  local task = task_at(at)
+  local about = task and task.state == 'r' and lane_of(Lanes.name_of(task))
+  if not (about and about.key == sub(entry, 1, 5) and about.head ~= at) and note_place(at) then
+    call('ZREM', index, entry)
+    restore(task)
+  end
+end
+
+function check.rests(name, moment)
+  local about = lane_of(name)
+  if (not about or about.cooldown ~= moment + 0) and note('lane', name) then
+    call('ZREM', index, name)
+    if about then repair_lane(name) end
+  end
+end
+
+function check.lanes(name, record)
+  if byte(record, 1) == 255 and not Call.pacing and note('field', 'pacing') then
+    Call.pacing = RateLimits.NONE
+    call('HSET', Call.key, 'pacing', Call.pacing)
+  end
+  local about = lane_of(name)
+  if about == nil then return end
+  if (not is_text(name) or not about or not is_lane_right(name, about)) and note('lane', name) then
+    repair_lane(name)
+    about = lane_of(name)
+  end
+  if not about then return end
+  local number = about.key ~= '' and Lanes.number_of(about.key) or 0
+  if number > (Call.lanes or 0) + 0 and note('field', 'lanes') then
+    Call.lanes = number
+    call('HSET', Call.key, 'lanes', format('%d', number))
+  end
+  report(name, about.key, about.taken)
+end
+
+function check.taken(id, score)
+  local number = id_of(id)
+  local task = number and task_of(number)
+  if (not task or task.state ~= 't') and note('entry', 'taken ' .. id) then
+    call('ZREM', index, id)
+    return
+  end
+  if not task then return end
+  score = score + 0
+  if (score < 0 or score >= 9007199254740992 or score % 1 ~= 0) and note('entry', 'taken ' .. id) then
+    -- The take of a session that does not exist, which is handled like an expired session.
+    score = 0
+    call('ZADD', index, score, id)
+  end
+  local timeless = Call.plan.timed and task.ttr and not call('ZSCORE', Call.keys.due, pack('>I6', id))
+  report(id, format('%.0f', score), Lanes.name_of(task), timeless and 1 or 0)
+end
+
+function check.due(member)
+  local id = #member == 6 and unpack_struct('>I6', member)
+  local task = id and task_of(id)
+  if not task and note('entry', 'due ' .. (id and format('%.0f', id) or member)) then call('ZREM', index, member) end
+  if task and task.state == '~' then report(task.id) end
+end
+
+function check.keys(key, value)
+  local task = id_of(value) and task_of(id_of(value))
+  if not (task and task.key == key) and note('key', key) then call('HDEL', index, key) end
+end
+
+function check.known(field, records)
+  if (#records % 21 ~= 0 or not match(field, '^%d+$')) and note('entry', 'known ' .. field) then call('HDEL', index, field) end
+end
+
+-- Return the end of the time for which a done task is kept; nil if it cannot be read.
+local function kept_until(id, record)
+  local reads, _, _, ends, _, has, at = pcall(unpack_struct, '>c1I7I7I3I1', record)
+  if not reads or not id_of(id) then return nil end
+  if has == 1 then
+    reads, _, at = pcall(Entry.text_at, record, at)
+    if not reads then return nil end
+  end
+  return stored_task(id, sub(record, at)) and ends
+end
+
+function check.done(id, record)
+  local ends = kept_until(id, record)
+  local score = ends and call('ZSCORE', Call.keys.ended, pack('>I6', id))
+  if not (score and score + 0 == ends) and note('entry', 'done ' .. id) then
+    if ends then call('ZADD', Call.keys.ended, ends, pack('>I6', id)) else call('HDEL', index, id) end
+  end
+end
+
+function check.ended(member)
+  local id = #member == 6 and format('%.0f', unpack_struct('>I6', member))
+  if not (id and call('HEXISTS', Call.keys.done, id) == 1) and note('entry', 'ended ' .. (id or member)) then
+    call('ZREM', index, member)
+  end
+end
+
+function check.waiting(process, about)
+  local size, watched = match(about, '^0 (%d+) (%d+)$')
+  local room = match(process, '^(.*):room$')
+  if not (size and room) and not match(about, '^%d+ %d+$') then
+    if note('waiting', process) then call('HDEL', index, process) end
+  elseif size and tonumber(watched) > Call.now and call('ZSCORE', Call.keys.wanting, room) ~= size and note('waiting', process) then
+    call('ZADD', Call.keys.wanting, size, room)
+  end
+end
+
+function check.leases(token)
+  local number = tonumber(match(token, '^s(%d+)%.') or nil)
+  if not number or number >= 134217728 then
+    if note('session', token) then call('ZREM', index, token) end
+    return
+  end
+  if number > (tonumber(call('HGET', Call.key, 'sessions') or 0)) and note('field', 'sessions') then
+    call('HSET', Call.key, 'sessions', number)
+  end
+  -- The field of the session is missing: end it, so that the next call of any session releases its tasks.
+  if call('HEXISTS', Call.key, token) == 0 and tonumber(call('ZSCORE', index, token)) > Call.now and note('session', token) then
+    call('ZADD', index, Call.now, token)
+  end
+  report(number)
+end
+
+function check.meta(field, value)
+  local M = Call.key
+  local session = match(field, '^a(s.+)%.[^.]+%.[^.]+$')
+  if session then
+    if call('HEXISTS', M, session) == 0 and note('answer', field) then call('HDEL', M, field) end
+  elseif match(field, '^s%d+%.') then
+    local named = 'u' .. match(value, '^%x*')
+    -- A caller of the session has a minute to renew its lease.
+    if not call('ZSCORE', Call.keys.leases, field) and note('session', field) then
+      call('ZADD', Call.keys.leases, Call.now + 60000000, field)
+    end
+    if not call('HGET', M, named) and note('session', field) then call('HSET', M, named, field) end
+  elseif match(field, '^u%x+$') and call('HEXISTS', M, value) == 0 and note('session', field) then
+    call('HDEL', M, field)
+  end
+end
+
+-- Check a part of the list of ready tasks: its ids ascend, even while tasks are added and removed.
+local function check_list(args)
+  local last, first, next_id = tonumber(args[5]) or -1, args[4] + 0, math.max(Call.next, args[6])
+  if first > 0 and tonumber(call('LINDEX', index, first - 1) or nil) ~= last then first = index_of(last + 1) end
+  local ids, wrong = call('LRANGE', index, first, first + 999), 0
+  for n = 1, #ids do
+    local id = id_of(ids[n])
+    if id and id > last and id < next_id then
+      last = id
+    elseif note('entry', 'ready ' .. ids[n]) then
+      call('LSET', index, first + n - 1, '')
+      wrong = wrong + 1
+    end
+  end
+  if wrong > 0 then call('LREM', index, 0, '') end
+  return { #ids < 1000 and '0' or format('%d', first + 1000 - wrong), found, { format('%d', last) } }
+end
+
+local HASHES = { lanes = true, keys = true, known = true, done = true, meta = true, waiting = true }
+
+-- Check some entries of a key: each task must exist, and belong in this key at this place.
+-- ARGV  3 the key; 'meta': the sessions in the meta hash, 4 the cursor ('0': the beginning), 5 of a list the last id
+--       that was checked, 6 the next id of the tube, if known
+-- reply  {the next cursor ('0': the end), the problems, a list of details}. The details: of 'taken' id, score and lane
+--        of each task, and 1 if the end of its ttr is missing; of 'lanes' name, number and taken tasks of each lane; of
+--        'leases' the numbers of the sessions; of 'due' the ids of delayed tasks; of 'ready' as a list the last id
+function Checks.check_index(args)
+  local gone = begin(args)
+  if gone then return gone end
+  which, details = args[3], {}
+  index = which == 'meta' and Call.key or Call.keys[which]
+  if which == 'ready' and Call.plan.order == 'list' then return check_list(args) end
+  local some = call(HASHES[which] and 'HSCAN' or 'ZSCAN', index, args[4], 'COUNT', 100)
+  for n = 1, #some[2], 2 do check[which](some[2][n], some[2][n + 1]) end
+  return { some[1], found, details }
+end
+
+-- Check the number of taken tasks of some lanes against all taken tasks.
+-- ARGV  3 '': check the stored numbers, '1': give the lanes new numbers, 4… lanes
+-- reply  the problems
+function Checks.check_lanes(args)
+  local gone = begin(args)
+  if gone then return gone end
+  local K, taken = Call.keys, {}
+  for n = 4, #args do taken[args[n]] = 0 end
+  for _, id in ipairs(call('ZRANGE', K.taken, 0, -1)) do
+    local value = call('HGET', K.tasks, id)
+    local task = value and stored_task(id, value)
+    local name = task and task.state == 't' and Lanes.name_of(task)
+    if name and taken[name] then taken[name] = taken[name] + 1 end
+  end
+  for n = 4, #args do
+    local name = args[n]
+    local about = lane_of(name)
+    if args[3] == '1' then
+      if about and note('lane', name) then
+        call('HDEL', K.lanes, name)
+        if about.head ~= '' then call('ZREM', K.offers, about.head) end
+        repair_lane(name, taken[name], about.head ~= '' and about.head)
+      end
+    elseif (about and about.taken or 0) ~= taken[name] and note('lane', name) then
+      repair_lane(name, taken[name])
+    end
+  end
+  return found
+end
+
+-- Check takes that look wrong, unless they have changed meanwhile. Takes of missing sessions are released by the next
+-- call of any session; a ttr without an end starts again.
+-- ARGV  3 'orphan' or 'due', 4… id and score of each
+-- reply  the problems
+function Checks.check_takes(args)
+  local gone = begin(args)
+  if gone then return gone end
+  local K = Call.keys
+  for n = 4, #args, 2 do
+    local score, due = call('ZSCORE', K.taken, args[n]), pack('>I6', args[n])
+    if score and format('%.0f', score) == args[n + 1] then
+      if args[3] == 'orphan' and note('orphan', args[n]) then
+        call('ZADD', K.leases, Call.now, format('s%.0f.%s.', math.floor(score / Call.TAKES), Call.born))
+      elseif args[3] == 'due' and Call.plan.timed and not call('ZSCORE', K.due, due) and note('due', args[n]) then
+        local task = task_of(args[n] + 0)
+        if task and task.ttr then call('ZADD', K.due, format('%.0f', Call.now + task.ttr), due) end
+      end
+    end
+  end
+  return found
+end
+
+-- Find the sessions that hold tasks for streams: the ttr of these tasks does not run.
+-- ARGV  3 the cursor ('0': the beginning)
+-- reply  {the next cursor, numbers of sessions}
+function Checks.check_streams(args)
+  local gone = begin(args)
+  if gone then return gone end
+  local pattern = string.gsub(Call.key, '[%[%]?*\\]', '\\%0') .. ':stream:*'
+  local some = call('SCAN', args[3], 'MATCH', pattern, 'COUNT', 1000)
+  local sessions = {}
+  for _, key in ipairs(some[2]) do
+    if call('TYPE', key).ok == 'hash' then
+      local about = call('HGETALL', key)
+      for n = 1, #about, 2 do
+        if match(about[n], '%.by$') then sessions[#sessions + 1] = tonumber(about[n + 1]) end
+      end
+    end
+  end
+  return { some[1], sessions }
+end
+
+local STAMPED = {
+  'next', 'takes', 'acks', 'calls:release', 'calls:bury', 'calls:kick', 'calls:delete', 'calls:delay', 'calls:ttl',
+  'calls:ttr', 'calls:put', 'delayed', 'loose',
+}
+
+-- Check the counters of a tube, after all other checks.
+-- ARGV  3 the number of delayed tasks ('': unknown), 4 the stamp that this function returned before they were counted
+--       ('': none)
+-- reply  {a stamp, which changes with each call that moves tasks; the problems}
+function Checks.check_end(args)
+  local gone = begin(args)
+  if gone then return gone end
+  local M, K, plan = Call.key, Call.keys, Call.plan
+  local tasks, taken, buried = call('HLEN', K.tasks), call('ZCARD', K.taken), call('ZCARD', K.buried)
+  local counted = call('HMGET', M, unpack(STAMPED))
+  for n = 1, #counted do counted[n] = counted[n] or '' end
+  local delayed = tonumber(call('HGET', M, 'delayed') or 0)
+  local stamp = table.concat(counted, ' ')
+  if plan.order == 'list' then
+    local length, back = call('LLEN', K.ready), call('ZCARD', K.back)
+    stamp = stamp .. ' ' .. table.concat({ tasks, taken, buried, length, back }, ' ')
+    local right = 0
+    if plan.timed then right = args[3] ~= '' and args[4] == stamp and tonumber(args[3]) or nil end
+    if right and delayed ~= right and note('counter', 'delayed') then call('HSET', M, 'delayed', right) end
+    local loose = tonumber(Call.loose or 0)
+    if right then
+      -- Entries of the list that are not ready tasks, and ready tasks that are not in the list.
+      local stale = length - (tasks - taken - buried - right - back)
+      if loose ~= stale + back and note('counter', 'loose') then call('HSET', M, 'loose', stale + back) end
+    elseif (loose < back or loose > length + back) and note('counter', 'loose') then
+      call('HSET', M, 'loose', length + back)
+    end
+  else
+    local ready = plan.lane and call('ZCARD', K.offers) + call('ZCARD', K.behind) or call('ZCARD', K.ready)
+    local right = tasks - taken - buried - ready
+    if delayed ~= right and note('counter', 'delayed') then call('HSET', M, 'delayed', right) end
+  end
+  -- `soonest` must not be later than the first due time.
+  local soonest = math.huge
+  local function note_first(key)
+    soonest = math.min(soonest, tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or nil) or math.huge)
+  end
+  note_first(K.leases)
+  if plan.timed then note_first(K.due) end
+  if Call.pacing then note_first(K.rests) end
+  local paused, stored = unpack(call('HMGET', M, 'paused', 'soonest'))
+  paused = tonumber(paused or nil)
+  if paused and paused < 1e18 then soonest = math.min(soonest, paused) end
+  if soonest < (tonumber(stored or nil) or math.huge) and note('counter', 'soonest') then call('HSET', M, 'soonest', soonest) end
+  if plan.lane and Call.counts_lanes() and repairs then require('tube').count_lanes() end
+  return { stamp, found }
+end
+
+-- Check the types of a tube's keys and the fields of its meta hash, which all other checks depend on.
+-- KEYS[1]  the meta hash
+-- ARGV  1 '1': repair, 2 the time, 3 the type of ':ready', 4 its capacity, 5 the limits of its lanes ('': none), 6 the
+--       highest id of a task ('': unknown; then the next id is not repaired), 7 the factor of the session number in the
+--       scores of tasks, 8 the expected layout of its keys, 9 a new, unique name for its options
+-- reply  the problems: a kind and its subject, alternating
+function Checks.check_meta(args)
+  local M = Call.key
+  if call('HGET', M, 'layout') ~= args[8] then
+    return redis.error_reply('LAYOUT ' .. M .. ' was made by another version of tubes, which stores tasks differently')
+  end
+  repairs, found = args[1] == '1', {}
+  local types = {
+    tasks = 'hash', ready = args[3], taken = 'zset', due = 'zset', buried = 'zset', back = 'zset', offers = 'zset',
+    behind = 'zset', lanes = 'hash', rests = 'zset', fill = 'hash', crowded = 'zset', keys = 'hash', known = 'hash', done = 'hash', ended = 'zset', leases = 'zset', waiting = 'hash', wanting = 'zset',
+    marker = 'zset', room = 'zset', sealed = 'zset', broken = 'hash',
+  }
+  for part, right in pairs(types) do
+    local there = call('TYPE', M .. ':' .. part).ok
+    if there ~= right and there ~= 'none' and note('type', part) then call('UNLINK', M .. ':' .. part) end
+  end
+  -- Members sort by their bytes: all scores must be 0.
+  for _, part in ipairs({ 'ready', 'back', 'behind', 'buried' }) do
+    local key = M .. ':' .. part
+    while call('TYPE', key).ok == 'zset' do
+      local some = call('ZRANGEBYSCORE', key, '-inf', '(0', 'LIMIT', 0, 1000)
+      if #some == 0 then some = call('ZRANGEBYSCORE', key, '(0', '+inf', 'LIMIT', 0, 1000) end
+      if #some == 0 then break end
+      for _, at in ipairs(some) do
+        if note('entry', part .. ' ' .. at) then call('ZADD', key, 0, at) end
+      end
+      if not repairs then break end
+    end
+  end
+  local function ranks(key, ...)
+    return call('TYPE', key).ok == 'zset' and call('ZRANGE', key, ...) or {}
+  end
+  -- Return the number in the token of a session.
+  local function number_of(token)
+    return tonumber(match(token, '^s(%d+)%.') or 0)
+  end
+  local function is_count(words)
+    return words and match(words, '^%-?%d+$') and #words <= 16
+  end
+  local function is_moment(words)
+    local moment = tonumber(words)
+    return moment and moment == moment
+  end
+  local function field(name, is_right, right)
+    local words = call('HGET', M, name)
+    if (not words and right == nil) or (words and is_right(words)) then return end
+    if note('field', name) then
+      if right then call('HSET', M, name, right) else call('HDEL', M, name) end
+    end
+  end
+  if call('HEXISTS', M, 'born') == 0 and note('field', 'born') then
+    local born
+    for _, token in ipairs(ranks(M .. ':leases', 0, -1)) do born = born or match(token, '^s%d+%.(%d+)') end
+    local t = call('TIME')
+    call('HSET', M, 'born', born or t[1] .. format('%06d', t[2]))
+  end
+  local next_id = call('HGET', M, 'next')
+  if not next_id or not match(next_id, '^%d+$') or #next_id > 14 then
+    note('field', 'next')
+    if repairs and tonumber(args[6]) then call('HSET', M, 'next', format('%.0f', args[6] + 1)) end
+  end
+  -- The number of a session must not be used twice.
+  if not is_count(call('HGET', M, 'sessions')) and #ranks(M .. ':leases', 0, 0) > 0 and note('field', 'sessions') then
+    local last = ranks(M .. ':taken', 0, 0, 'REV', 'WITHSCORES')[2]
+    local highest = math.floor((tonumber(last) or 0) / args[7])
+    for _, token in ipairs(ranks(M .. ':leases', 0, -1)) do highest = math.max(highest, number_of(token)) end
+    call('HSET', M, 'sessions', format('%.0f', highest))
+  end
+  local highest = 0
+  if call('TYPE', M .. ':lanes').ok == 'hash' and not is_count(call('HGET', M, 'lanes')) then
+    -- Lanes with limits of their own that never had a task have no number.
+    for _, record in ipairs(call('HVALS', M .. ':lanes')) do
+      local key = sub(record, 1, 5)
+      if byte(record, 1) == 255 then
+        local reads, first = pcall(cmsgpack.unpack, sub(record, 2))
+        key = reads and type(first) == 'string' and first or ''
+      end
+      if #key == 5 and byte(key, 1) < 128 then highest = math.max(highest, unpack_struct('>I5', key)) end
+    end
+  end
+  if highest == 0 then
+    field('lanes', is_count)
+  elseif note('field', 'lanes') then
+    call('HSET', M, 'lanes', format('%.0f', highest))
+  end
+  field('capacity', is_count, args[4])
+  field('pacing', function(words)
+    return match(words, '^%d+ [%d%.e+-]+ %d+ [01] [01] ?%d*$')
+  end, args[5] ~= '' and args[5] or nil)
+  field('bucket', function(words)
+    return match(words, '^%-?%d+ %d+[ %d]*$')
+  end)
+  local listening = call('HGET', M, 'listening')
+  local ends, version = match(listening or '0', '^(%S+) ?(%x*)$')
+  if (not is_moment(ends) or #version > 32) and note('field', 'listening') then
+    -- A version of the options that no caller knows: all callers read the options again.
+    call('HSET', M, 'listening', '0 ' .. args[9])
+  end
+  for _, name in ipairs({ 'repace', 'takes', 'acks', 'rounds', 'sessions' }) do field(name, is_count) end
+  for _, name in ipairs({ 'delayed', 'loose' }) do field(name, is_count) end
+  for _, name in ipairs({ 'release', 'touch', 'bury', 'kick', 'delete', 'delay', 'ttl', 'ttr', 'put' }) do field('calls:' .. name, is_count) end
+  for _, name in ipairs({ 'oldest', 'soonest', 'late', 'paused', 'waiting', 'filling' }) do field(name, is_moment) end
+  return found
+end
+
+return Checks

@@ -1,4 +1,0 @@
--- Put a kept done task again, and remove the old one.
--- ARGV  6 to 20 as for put_keyed with one task, 21 the id of the done task, 22 its take or put, as in find_any.lua
--- reply  as for put_keyed; the error NOTFOUND if the done task is not kept
---#include verbs/put_keyed

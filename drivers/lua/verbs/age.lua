@@ -1,4 +1,0 @@
--- Find the ready task with the smallest id for a read-only caller: due tasks are not processed first.
--- ARGV  6 as for oldest
--- reply  as for oldest
---#include verbs/oldest

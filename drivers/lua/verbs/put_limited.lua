@@ -1,4 +1,0 @@
--- Add all of the given tasks, unless the tube would then have too many ready and delayed tasks.
--- ARGV  6… as for put_keyed; the last one is the maximum of ready and delayed tasks
--- reply  as for put_keyed; the error FULL names the number of new tasks
---#include verbs/put_keyed

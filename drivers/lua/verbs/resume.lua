@@ -1,7 +1,0 @@
--- End a pause.
--- reply  nothing
---#include begin
-if replayed then return end
-call('HDEL', M, 'paused')
---#done ''
-return
