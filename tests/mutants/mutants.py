@@ -545,6 +545,41 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "math.min(over, BATCH)))",
         _of(_FIFO_ON_REDIS, "keep_done_max_limits_the_kept_tasks"),
     ),
+    Mutant(
+        "batch on a server does not count the attempts",
+        "drivers/lua/many.lua",
+        "count = math.min(count + 1, Call.MOST_ATTEMPTS)",
+        "count = math.min(count, Call.MOST_ATTEMPTS)",
+        _of(_FIFO_ON_REDIS, "take_many_takes_up_to_its_limit"),
+    ),
+    Mutant(
+        "acked batch stays in the set of taken tasks",
+        "drivers/lua/many.lua",
+        "  Lists.run('ZREM', K.taken, ids)\n",
+        "",
+        _of(_FIFO_ON_REDIS, "ack_many_returns_success_per_task"),
+    ),
+    Mutant(
+        "ack of a batch ends the takes of another session",
+        "drivers/lua/many.lua",
+        "if score == text or (score",
+        "if score or (score",
+        _of(_FIFO_ON_REDIS, "ack_many_returns_success_per_task"),
+    ),
+    Mutant(
+        "delayed tasks of a batch are not counted as delayed",
+        "drivers/lua/many.lua",
+        "    call('HINCRBY', Call.key, 'delayed', #ids)\n",
+        "",
+        _of(_UTUBETTL_ON_REDIS, "batch_items_may_have_their_own_delay"),
+    ),
+    Mutant(
+        "tasks behind lanes that a batch has freed are not offered",
+        "drivers/lua/lanes.lua",
+        "  Lists.run('ZREM', K.behind, dequeued)\n  Lists.run('ZADD', K.offers, offers)\n",
+        "  Lists.run('ZREM', K.behind, dequeued)\n",
+        _of(_UTUBETTL_ON_REDIS, "take_many_takes_at_most_one_task_per_lane"),
+    ),
     # -- the journal of a folder ---------------------------------------------------------------------------------------
     Mutant(
         "last moves are not counted after opening",
