@@ -248,8 +248,10 @@ class Run:
             verdict = skipped or await self._handling.handle(entry)
             if _says_cancelled(verdict, entry.task):
                 entry.verdict = verdict  # The handler has ended: a report of the loss has nothing to cancel.
-                loss = await self._find_loss(entry)
-                if loss is not None and self._renewer.claim(entry):
+                # The handler may have cancelled its own task.
+                loss = await self._find_loss(entry, by_handler=True)
+                is_lost = loss is not None and (loss.event == "cancel" or not entry.is_ended_by_handler)
+                if loss is not None and is_lost and self._renewer.claim(entry):
                     self._note_loss(entry, loss)
                     self._end(entry, "cancelled")
                     return
@@ -441,8 +443,7 @@ class Run:
     def _handle_loss(self, tube: AsyncTube, loss: Loss | None) -> None:
         """End the handler of a lost task. None: reports may be missing, so look at all tasks of the tube."""
         if loss is None:
-            entries = [entry for entry in self._in_flight if entry.task._tube is tube]
-            self._start_check(self._find_losses(entries))
+            self._start_check(self._check_tube(tube))
             return
         take = tube.name, loss.id, loss.take
         entry = self._takes.get(take)
@@ -459,6 +460,15 @@ class Run:
         self._checks.add(check)
         check.add_done_callback(self._checks.discard)
 
+    async def _check_tube(self, tube: AsyncTube) -> None:
+        """Look at all tasks of a tube; and once more at those whose take was still on its way to this loop."""
+        seen = set[InFlight]()
+        for _ in range(2):
+            entries = [entry for entry in self._in_flight if entry.task._tube is tube and entry not in seen]
+            seen.update(entries)
+            await self._find_losses(entries)
+            await asyncio.sleep(_OWN_CALL)
+
     async def _find_losses(self, entries: list[InFlight]) -> None:
         """Check each of these tasks, and end the handlers of the lost ones."""
         for entry in entries:
@@ -470,10 +480,13 @@ class Run:
                 self._lose(entry, loss)
 
     @staticmethod
-    async def _find_loss(entry: InFlight) -> Loss | None:
-        """Return how a task was lost; None if it is held, was ended by its handler, or the backend is unreachable."""
+    async def _find_loss(entry: InFlight, *, by_handler: bool = False) -> Loss | None:
+        """Return how a task was lost; None if it is held, or the backend is unreachable.
+
+        None as well if its handler has ended it, unless `by_handler`.
+        """
         task = entry.task
-        if entry.is_ended_by_handler:
+        if entry.is_ended_by_handler and not by_handler:
             return None
         try:
             seen: AsyncTask | None = await task._tube.peek(task.id)
