@@ -36,6 +36,7 @@ def _zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         ("Sunday, 06-Nov-94 08:51:37 GMT", 120),
         ("Sun Nov  6 08:51:37 1994", 120),
         ("Sun, 06 Nov 1994 08:51:37 -0000", 120),
+        ("Sun, 06 Nov 1994 08:51:60 GMT", 142),
         ("Sun, 06 Nov 1994 09:51:37 +0100", 120),
         ("Sun, 06 Nov 1994 08:49:36 GMT", 0),
         ("Thu, 01 Jan 1970 00:00:00 GMT", 0),

@@ -26,7 +26,8 @@ def retry_after(header: str | None, *, most: float = MAX_DELAY, now: float | Non
     if text.isascii() and text.isdecimal():
         return limit_delay(float(text), most)
     try:
-        date = parsedate_to_datetime(text)
+        # The second of a leap second is 60, which Python does not read.
+        date = parsedate_to_datetime(text.replace(":60 ", ":59 "))
     except (ValueError, TypeError, LookupError, OverflowError):
         return None
     if date.tzinfo is None:  # The form of asctime has no zone, and -0000 means an unknown one. HTTP uses UTC.
