@@ -193,10 +193,12 @@ end
 
 -- Functions without a session --------------------------------------------------------------------------------------------
 
--- Find out if the user may call functions, and read the clock. It needs no key.
+-- Find out if the user may call functions and read the clock. It needs no key.
 -- reply  'PONG'
 function Tube.ping()
-  return Call.time() and 'PONG'
+  local may = redis.acl_check_cmd
+  if may and not may('TIME') then return redis.error_reply('NOPERM the user has no permission to run TIME') end
+  return 'PONG'
 end
 
 -- Find out if a tube exists.

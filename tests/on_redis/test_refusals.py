@@ -230,7 +230,8 @@ def test_call_is_refused_when_processing_due_tasks_is(restrict: Callable[..., st
         clock.advance(5)
         restrict("zrangebyscore")
         for _ in range(2):
-            with pytest.raises(tubes.ServerRefused, match=r"(?i)ZRANGEBYSCORE"):
+            # Redis 7.0 does not name the command.
+            with pytest.raises(tubes.ServerRefused, match=r"(?i)ZRANGEBYSCORE|can't run this command"):
                 tube.put("refused")
         restrict()
         assert tube.put("done").id == 1
