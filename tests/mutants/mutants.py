@@ -312,7 +312,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "ack of an old take ends the new one on a server",
         "drivers/lua/engine.lua",
-        "if not score or score + 0 ~= Call.session * TAKES + take then",
+        "if not score or score + 0 ~= Call.session * TAKES + number then",
         "if not score then",
         _of(_FIFO_ON_REDIS, "task_object_of_an_earlier_take_cannot_be_acked"),
     ),

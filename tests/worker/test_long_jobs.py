@@ -389,11 +389,11 @@ def test_report_of_a_cancel_after_the_end_of_the_handler_is_no_error(
     """The checkpoint may say that the task was cancelled before the report arrives."""
     worker, report, find_loss = Worker(queue), Run._handle_loss, Run._find_loss
 
-    async def find_after_report(entry: Any) -> Any:
+    async def find_after_report(entry: Any, **options: bool) -> Any:
         assert worker._run is not None
         report(worker._run, entry.task._tube, Loss(entry.task.id, entry.take[2], "cancel", "not needed"))
         await asyncio.sleep(0)
-        return await find_loss(entry)
+        return await find_loss(entry, **options)
 
     monkeypatch.setattr(Run, "_handle_loss", lambda *_: None)
     monkeypatch.setattr(Run, "_find_loss", staticmethod(find_after_report))
