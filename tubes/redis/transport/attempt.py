@@ -64,10 +64,10 @@ UNSURE: Final = "the session has ended since, so the call may or may not have be
 # The error of a command that the ACL forbids, in a function that has run up to this command.
 _IN_SCRIPT: Final = re.compile(r"user_script|user_function|[Ss]cript:|in script|executing the script")
 # The error for a function that the server does not have, and errors for users and servers that cannot call functions or
-# run scripts.
-_NO_FUNCTION: Final = "ERR Function not found"
-_NO_FCALL: Final = re.compile(r"(NOPERM|ERR unknown command|ERR This user).*\bfcall\b", re.IGNORECASE)
-_NO_EVAL: Final = re.compile(r"(NOPERM|ERR unknown command|ERR This user).*\beval(sha)?\b", re.IGNORECASE)
+# run scripts. The parser of redis-py removes the prefix ERR; hiredis keeps it.
+_NO_FUNCTION: Final = "Function not found"
+_NO_FCALL: Final = re.compile(r"(NOPERM|(ERR )?unknown command|(ERR )?This user).*\bfcall\b", re.IGNORECASE)
+_NO_EVAL: Final = re.compile(r"(NOPERM|(ERR )?unknown command|(ERR )?This user).*\beval(sha)?\b", re.IGNORECASE)
 # Added to the error if a server refuses the connection on which a call would be sent again.
 _REFUSED_RETRY: Final = "the call may or may not have been done before"
 
@@ -166,7 +166,8 @@ class Attempt:
         step = Step.DONE
         if code == "NOSCRIPT" and not sent_text:
             step, self._sends_text = Step.SEND_TEXT, True
-        elif str(outcome) == _NO_FUNCTION:  # Another thread may have found meanwhile that the library cannot be loaded.
+        elif str(outcome).removeprefix("ERR ") == _NO_FUNCTION:
+            # Another thread may have found meanwhile that the library cannot be loaded.
             step = Step.LOAD if self._server.has_functions else Step.SEND
         elif _NO_FCALL.match(str(outcome)):
             self._server.use_scripts(str(outcome))
