@@ -15,6 +15,7 @@ from tests.support.internals import port_of
 from tubes import ConnectionLost
 from tubes.conformance.bench import eventually
 from tubes.redis.transport.script_call import WaitForLock
+from tubes.testing import ManualClock
 
 
 def test_closing_a_session_ends_its_waits_at_once(url: str) -> None:
@@ -207,3 +208,26 @@ def test_result_is_returned_if_its_event_comes_after_a_check(url: str, monkeypat
         for event in late:
             shared.emptiness.handle_event(event)
         assert waiting.result(20) == "first"
+
+
+@pytest.mark.timeout(60)
+def test_clock_of_a_test_does_not_block_the_loop_whose_call_serves_waiters(url: str) -> None:
+    async def run(steps: int) -> None:
+        clock = ManualClock()
+        async with tubes.aio.connect(url, clock=clock) as queue:
+            tube = await queue.create_tube(f"t{steps}", "fifottl")
+            await tube.put_many([1, 2])
+            held = [await tube.take(timeout=0), await tube.take(timeout=0)]
+            waits = [asyncio.create_task(tube.take(timeout=60))]
+            await asyncio.sleep(0)
+            releases = [asyncio.create_task(task.release(delay=10)) for task in held if task is not None]
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            clock.advance(5)
+            waits.append(asyncio.create_task(tube.take(timeout=60)))
+            await asyncio.gather(*releases)
+            clock.advance(10)
+            assert sorted(task.data for task in await asyncio.gather(*waits) if task is not None) == [1, 2]
+
+    for steps in range(40):
+        asyncio.run(run(steps))

@@ -145,8 +145,8 @@ class Emptiness:
             self.schedule_check()
             return
         # A test's clock ends expired waits, but first handles the tasks that are due at the same moment.
-        self._tube.store.run_now(self._tube.tick())
-        self._tube.store.run_now(self._check())
+        self._tube.run_now(self._tube.tick())
+        self._tube.run_now(self._check())
         for waiter in self.waiters():
             if waiter.deadline is not None and waiter.deadline <= now:
                 self.dismiss([waiter], lambda: None)

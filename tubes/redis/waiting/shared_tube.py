@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -84,7 +85,7 @@ class SharedTube:
             if not self.wait_loop.is_running:
                 self.store.later(self.tick)
             return
-        self.store.run_now(self.tick())
+        self.run_now(self.tick())
         with self.queue.lock:
             for waiter in self.queue.waiters():
                 if waiter.deadline is None:
@@ -95,7 +96,17 @@ class SharedTube:
                     self.queue.move(waiter, "end")
             has_put_waiters = bool(self.queue.put_waiters)
         if has_put_waiters:  # A waiter behind an expired one may need less room.
-            self.store.run_now(self.tick())
+            self.run_now(self.tick())
+
+    def run_now(self, flow: Flow[None]) -> None:
+        """With a test's clock, run a flow that serves waiters.
+
+        In an event loop another thread runs it if a call is serving now: that call may belong to the same loop.
+        """
+        if self.serving.lock.locked() and asyncio._get_running_loop() is not None:
+            self.store.later(lambda: flow)
+        else:
+            self.store.run_now(flow)
 
     def tick(self) -> Flow[None]:
         """Handle due tasks and serve the waiters."""

@@ -258,11 +258,17 @@ class WaitLoop:
             if manual and waiter.deadline is not None:
                 self._tube.set_alarm(waiter.deadline)
         if manual:
-            self._store.run_now(self._tube.tick())
-            queue.arriving.discard(waiter)
+            self._tube.run_now(self._look_first(waiter))
         # A put into a full lane does not hold up other puts.
         if not self._start() and (is_first or (waiter.request is not None and self._tube.driver.lane is not None)):
             self._store.later(self.mark)
+
+    def _look_first(self, waiter: Waiter) -> Flow[None]:
+        """Serve the waiters; from now on `waiter` counts."""
+        try:
+            yield from self._tube.tick()
+        finally:
+            self._queue.arriving.discard(waiter)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Remove a waiter; return its result, or None if it has none yet. `undo`: give the result back."""
