@@ -18,7 +18,7 @@
 -- ARGV[6…] the arguments of the method; empty ones at the end may be omitted
 --
 -- A server runs one call at a time, so the fields of `Call` describe the call that runs; `Call.values` are the values that
--- it has read: the record of the session, the last reply in its slot, `soonest` and others.
+-- it has read (the record of the session, the last reply in its slot, `soonest` and others), and what it notes for its end.
 local Plan = require 'plan'
 
 local call = redis.call
@@ -64,7 +64,7 @@ local function tube_of(key)
   local tube = tubes[key]
   if not tube then
     if tube_count >= 10000 then tubes, tube_count = {}, 0 end
-    tube = { keys = keys_of(key), versions = {}, sessions = 0 }
+    tube = { keys = keys_of(key), versions = {}, numbers = {}, sessions = 0 }
     tubes[key], tube_count = tube, tube_count + 1
   end
   return tube
@@ -84,8 +84,15 @@ end
 
 -- Read the plan of a tube for a session that knows this version of its options.
 local function read_plan(tube, key, token, version)
-  if tube.sessions >= 1000 then tube.versions, tube.sessions = {}, 0 end
+  if tube.sessions >= 1000 then tube.versions, tube.numbers, tube.sessions = {}, {}, 0 end
   tube.plan, tube.versions[token], tube.sessions = Plan.of(Plan.texts(key)), version, tube.sessions + 1
+end
+
+-- Return the number of a session and the version of the options that it knows.
+local function read_session(tube, text)
+  local number, known = match(text, '^(%d+) ?(%x*)$')
+  if known == '' then tube.numbers[text] = number + 0 end
+  return number + 0, known
 end
 
 -- Start a call. Return an error reply if the method must not run.
@@ -93,12 +100,12 @@ function Call.begin(method, key, args)
   local tube, token, number = tubes[key] or tube_of(key), args[2], args[4]
   local plan = tube.plan
   local names = plan and (plan.fields[method] or Plan.fields_of(plan, method)) or Plan.BASE_FIELDS
-  local now
-  if args[5] == '' then
+  local now = args[5]
+  if now == '' then
     local t = call('TIME')
     now = t[1] * 1000000 + t[2]
   else
-    now = tonumber(args[5])
+    now = now + 0
   end
   local values = call('HMGET', key, token, args[3], unpack(names))
   if not values[1] then
@@ -106,31 +113,27 @@ function Call.begin(method, key, args)
   end
   -- One field holds two values, since most tubes have neither: until when clients listen to events, and the version of
   -- the options if they were changed.
-  local soonest, waiting, listening, version = values[3], values[4], values[5], ''
+  local last, soonest, waiting, listening, version = values[2], values[3], values[4], values[5], ''
   if listening then listening, version = match(listening, '^(%S+) ?(%x*)$') end
   if tube.versions[token] ~= version then
     read_plan(tube, key, token, version)
     return Call.begin(method, key, args)
   end
-  if Call.plan ~= plan then
-    Call.plan, Call.loose, Call.pacing, Call.filled, Call.filling, Call.bucket = plan, false, false, false, false, false
+  -- Fields that this method does not read. They are false, not nil: Lua rehashes a table whose fields come and go.
+  if Call.names ~= names then
+    Call.names, Call.plan = names, plan
+    Call.loose, Call.pacing, Call.filled, Call.filling, Call.bucket = false, false, false, false, false
+    Call.next, Call.takes, Call.acks, Call.lanes, Call.paused, Call.born = false, false, false, false, false, false
   end
-  -- Fields that this method does not read, and what an earlier call has noted. Not nil: Lua rehashes a table whose fields
-  -- come and go.
-  Call.next, Call.takes, Call.acks, Call.lanes, Call.paused, Call.born = false, false, false, false, false, false
-  Call.replayed, Call.freed, Call.gone, Call.new_strays = false, false, false, false
   for n = 4, #names do Call[names[n]] = values[n + 2] end
-  Call.key, Call.keys, Call.args, Call.now, Call.values = key, tube.keys, args, now, values
-  local session, known = tonumber(args[1]), ''
-  if not session then
-    session, known = match(args[1], '^(%d+) (%x+)$')
-    session = tonumber(session)
-  end
+  local session, known = tube.numbers[args[1]], ''
+  if not session then session, known = read_session(tube, args[1]) end
   soonest = soonest and soonest + 0
-  Call.session, Call.take, Call.soonest, Call.changed = session, number % TAKES, soonest, NO_FIELDS
+  Call.key, Call.keys, Call.args, Call.now, Call.values = key, tube.keys, args, now, values
+  Call.session, Call.soonest, Call.changed, Call.replayed = session, soonest, NO_FIELDS, false
   Call.waiting, Call.listening = waiting and waiting + 0 > now, listening and listening + 0 > now
+  if method.takes then Call.take = number % TAKES end
   if method.early then return end
-  local last = values[2]
   if version ~= known and sub(last or '', 1, 16) ~= number then
     -- A repeated call still gets its first reply.
     return redis.error_reply('ALTERED the options are outdated')
@@ -158,18 +161,18 @@ end
 -- End a call: wake waiting processes, and store the text for a repeated call with the counters (`stored` nil: the call
 -- has changed nothing that a repeated call must not change again).
 function Call.finish(stored)
-  if Call.gone then return end
-  require('waiting').flush()
+  local values, args = Call.values, Call.args
+  if values.gone then return end
+  if Call.waiting or Call.filling or Call.loose or Call.plan.idle then require('waiting').flush() end
   if not stored then return end
-  local args = Call.args
-  if not Call.values[2] then require('sessions').store_slot() end
+  if not values[2] then require('sessions').store_slot() end
   call('HSET', Call.key, args[3], args[4] .. ':' .. stored, unpack(Call.changed))
 end
 
 -- Set a counter of the meta hash, which `finish` writes.
 function Call.set(name, value)
-  Call[name] = value
   local counters = Call.changed
+  Call[name] = value
   if counters == NO_FIELDS then
     Call.changed = { name, value }
     return

@@ -43,7 +43,7 @@ local function begin(args)
   driver, options, Call.born, Call.next, Call.lanes, Call.pacing, Call.filled, Call.loose = unpack(
     call('HMGET', M, 'driver', 'options', 'born', 'next', 'lanes', 'pacing', 'filled', 'loose'))
   if not Call.born then return redis.error_reply('TUBEGONE there is no such tube') end
-  Call.plan = Plan.of(driver, options)
+  Call.plan, Call.names, Call.values = Plan.of(driver, options), false, {}
 end
 
 -- Tasks --------------------------------------------------------------------------------------------------------------------

@@ -66,14 +66,17 @@ local MOVES = {
 }
 Engine.MOVES = MOVES
 
+-- Grow a counter of the meta hash: `takes` or `acks`.
+local function count_one(name, by)
+  Call.set(name, (Call[name] or 0) + (by or 1))
+end
+
 -- Count some moves of a row. Puts are counted by their ids.
 local function count(counts, by)
   for n = 1, #counts do
     local name = counts[n]
-    if name == 'take' then
-      Call.set('takes', (Call.takes or 0) + by)
-    elseif name == 'ack' then
-      Call.set('acks', (Call.acks or 0) + by)
+    if name == 'take' or name == 'ack' then
+      count_one(name .. 's', by)
     elseif name ~= 'put' or by < 0 then
       call('HINCRBY', Call.key, 'calls:' .. name, by)
     end
@@ -200,16 +203,18 @@ Engine.move = move
 
 -- Add a new task, whose flags say if it is delayed: `put` or `put_delayed`.
 local function add(task, due)
-  local plan, K = Call.plan, Call.keys
-  local to = plan.timed and byte(task.value) % 2 == 1 and '~' or 'r'
-  local in_lane = plan.lane and to == 'r'
-  if in_lane then Lanes.open(task, 'new', to) end
-  task.state = to
-  call('HSET', K.tasks, task.id, task.value)
-  if to == 'r' then plan.index.append(task) else call('HINCRBY', Call.key, 'delayed', 1) end
-  if plan.timed and due then set_due(task, due) end
-  if in_lane then Lanes.close(task, 'new', to) end
-  if Call.listening then Entry.publish('put', task) end
+  local plan, value = Call.plan, task.value
+  local delayed = plan.timed and byte(value) % 2 == 1
+  local in_lane = plan.lane and not delayed
+  if in_lane then Lanes.open(task, 'new', 'r') end
+  call('HSET', Call.keys.tasks, task.id, value)
+  if delayed then call('HINCRBY', Call.key, 'delayed', 1) else plan.index.append(task) end
+  if due and plan.timed then set_due(task, due) end
+  if in_lane then Lanes.close(task, 'new', 'r') end
+  if Call.listening then
+    task.state, task.attempts = delayed and '~' or 'r', 0
+    Entry.publish('put', task)
+  end
 end
 
 Engine.add = add
@@ -224,7 +229,7 @@ local function take(task, due)
   call('ZADD', Call.keys.taken, task.owner * TAKES + task.take, task.id)
   if due or task.ttl or task.ttr then update_due(task, 'r', 't', due) end
   if Call.listening then Entry.publish('take', task) end
-  Call.set('takes', (Call.takes or 0) + 1)
+  count_one('takes')
 end
 
 -- End a taken task of a tube without limits of lanes: `ack`.
@@ -241,7 +246,7 @@ local function ack(task)
   if plan.timed then update_due(task, 't', '-') end
   if plan.lane then Lanes.close(task, 't', '-') end
   if Call.listening then Entry.publish('delete', task) end
-  Call.set('acks', (Call.acks or 0) + 1)
+  count_one('acks')
 end
 
 -- Due events -----------------------------------------------------------------------------------------------------------
@@ -301,7 +306,7 @@ end
 --       the process wait if the tube is full ('': none), 13 the process
 -- reply  the moment of the put in 7 bytes, then the id; nil if the tube is full
 function Engine.put(args)
-  local plan, flags = Call.plan, args[6]
+  local plan, flags, span, pri = Call.plan, args[6], args[8], args[9]
   -- The flags show if it has a lane, because a lane may be called ''.
   local lane = byte(flags) % 128 >= 64 and (args[10] or '') or nil
   local counts = plan.lane and Call.counts_lanes()
@@ -311,17 +316,14 @@ function Engine.put(args)
     local room = Room.check(1, args[12], args[13], lanes)
     if room ~= true then return room end
   end
-  local id, now, span = Engine.next_id(), Call.now, tonumber(args[8])
+  local id, now = Engine.next_id(), Call.now
   local created = pack('>I7', now)
-  local task = {
-    id = id, value = flags .. created .. args[7], attempts = 0, state = 'new', created = now, pri = tonumber(args[9]),
-    lane = lane,
-  }
+  local task = { id = id, value = flags .. created .. args[7], created = now, pri = pri and tonumber(pri), lane = lane }
   -- If the rank fails for this task, it must fail before the first write.
   if plan.rank then Ready.place(task) end
   Call.changed = { 'next', id + 1 }
   if counts then Lanes.add_counts({ [lane or 'nil'] = 1 }) end
-  add(task, span and now + span)
+  add(task, span and span ~= '' and now + span)
   if args[12] and args[12] ~= '' then Waiting.stop_waiting_for_room(args[13]) end
   local result = created .. id
   return result, result
@@ -356,7 +358,8 @@ function Engine.start(task, span)
 end
 
 local function take_popped(id, span)
-  return Engine.start(Entry.read(format('%d', id), call('HGET', Call.keys.tasks, id)), span)
+  if type(id) == 'number' then id = format('%d', id) end
+  return Engine.start(Entry.read(id, call('HGET', Call.keys.tasks, id)), span)
 end
 
 -- Return the task that a repeated take has taken, if its caller still holds it.
@@ -369,8 +372,7 @@ end
 --       take_task
 -- reply  the task as `Entry.encode` encodes it; if no task can be taken, the next due time (0: none)
 function Engine.take(args)
-  local waits = (args[6] or '') ~= ''
-  local id
+  local waits, id = args[6] and args[6] ~= ''
   if Call.replayed then
     local task = taken_before(Call.replayed, 1)
     if task then return Entry.encode_held(task) end
@@ -385,7 +387,7 @@ function Engine.take(args)
     if waits then Waiting.wait_for_task(args[6], args[7]) end
     return Call.soonest or 0
   end
-  local facts, value = take_popped(id, tonumber(args[9] or nil))
+  local facts, value = take_popped(id, args[9] and tonumber(args[9]))
   return facts .. value, facts
 end
 

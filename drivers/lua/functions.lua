@@ -26,8 +26,8 @@ local Functions = {}
 local LIST = {
   -- One task.
   { 'put', Engine.put, 'none bytes', 'adds replays once', 'next' },
-  { 'take', Engine.take, 'bytes number', 'once', 'paused takes next' },
-  { 'next', Engine.next, 'bytes', 'once', 'paused takes acks next' },
+  { 'take', Engine.take, 'bytes number', 'once', 'paused takes' },
+  { 'next', Engine.next, 'bytes', 'once', 'paused takes acks' },
   { 'take_task', Engine.take_task, 'bytes', 'once', 'paused takes next' },
   { 'first', Engine.first, 'bytes', '', 'paused next' },
   { 'ack', Engine.ack, 'bytes number', 'held once', 'acks' },
@@ -150,6 +150,7 @@ for _, row in ipairs(LIST) do
   local method = { name = name, act = act, fields = {}, silent = kinds == 'none' }
   for trait in string.gmatch(traits, '%S+') do method[trait] = true end
   for field in string.gmatch(fields, '%S+') do method.fields[#method.fields + 1] = field end
+  method.takes = string.find(fields, 'takes', 1, true)  -- It needs `Call.take`.
   Functions[name] = method
 end
 

@@ -347,7 +347,7 @@ end
 function Lanes.subtract(name, count)
   local K = Call.keys
   if call('HINCRBY', K.fill, name, -count) <= 0 then call('HDEL', K.fill, name) end
-  if Call.filling and call('ZREM', K.crowded, name) == 1 then Call.freed = true end
+  if Call.filling and call('ZREM', K.crowded, name) == 1 then Call.values.freed = true end
 end
 
 -- Add new tasks: `new` maps each lane to the number of its new tasks.

@@ -82,7 +82,7 @@ local function strays()
 end
 
 local function add_strays(by)
-  Call.loose, Call.new_strays = call('HINCRBY', Call.key, 'loose', by), (Call.new_strays or 0) + by
+  Call.loose, Call.values.strays = call('HINCRBY', Call.key, 'loose', by), (Call.values.strays or 0) + by
 end
 
 List.strays = strays
@@ -139,8 +139,9 @@ end
 -- Pop the first task that may be taken and return its id. false: no task may be taken; nil: not found yet, because of
 -- too many stale ids.
 function List.pop()
-  if Call.is_paused() or (Call.plan.token > 0 and Bucket.tokens() == 0) then return false end
-  if strays() == 0 then return call(Call.plan.newest_first and 'RPOP' or 'LPOP', Call.keys.ready) end
+  local plan, loose = Call.plan, Call.loose
+  if Call.paused and Call.is_paused() or (plan.token > 0 and Bucket.tokens() == 0) then return false end
+  if not loose or loose == '0' then return call(plan.newest_first and 'RPOP' or 'LPOP', Call.keys.ready) end
   return pop_among_strays(nil, { left = SKIPS })
 end
 

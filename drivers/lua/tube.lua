@@ -111,7 +111,7 @@ function Tube.pace(args)
     rate.from = from or rate.from
     rate.burst = burst or rate.burst
     rate.capacity = capacity or rate.capacity
-    if capacity and call('ZREM', Call.keys.crowded, args[6]) == 1 then Call.freed = true end
+    if capacity and call('ZREM', Call.keys.crowded, args[6]) == 1 then Call.values.freed = true end
   end)
   return nil, ''
 end
@@ -138,7 +138,7 @@ function Tube.truncate()
   local K = Call.keys
   call('UNLINK', K.tasks, K.ready, K.taken, K.due, K.buried, K.back, K.offers, K.behind, K.lanes, K.rests, K.keys, K.known)
   call('UNLINK', K.fill, K.done, K.ended)
-  if call('UNLINK', K.crowded) == 1 then Call.freed = true end
+  if call('UNLINK', K.crowded) == 1 then Call.values.freed = true end
   call('HDEL', Call.key, 'delayed', 'loose')
   Call.loose = false
   call('HSET', Call.key, 'oldest', Call.next)
@@ -179,7 +179,7 @@ function Tube.drop(args)
   remove_writes()
   for _, part in ipairs(Call.PARTS) do call('UNLINK', K[part]) end
   call('UNLINK', M)
-  Call.gone = true
+  Call.values.gone = true
   if Call.listening then redis.pcall('PUBLISH', K.events, 'gone') end
   redis.pcall('PUBLISH', K.lost, '')
   -- Wake each other waiting process, at most a thousand of them, which then find that the tube is gone.

@@ -59,7 +59,8 @@ end
 -- Wake processes at the end of a call, and renew the expiry of a tube with the option `idle`.
 function Waiting.flush()
   local plan, K = Call.plan, Call.keys
-  if Call.loose and Call.loose - (Call.new_strays or 0) >= 1000 then plan.index.remove_stale(Call.new_strays or 0) end
+  local strays = Call.values.strays or 0
+  if Call.loose and Call.loose - strays >= 1000 then plan.index.remove_stale(strays) end
   if Call.waiting then
     local soonest = Call.soonest
     if (plan.index.has_ready() and not is_held_back()) or (soonest and soonest < (tonumber(Call.values[3]) or math.huge)) then
@@ -68,7 +69,7 @@ function Waiting.flush()
   end
   if Call.filling and Call.filling + 0 > Call.now then
     if has_room() then call('ZADD', K.room, 0, 1) end
-    if Call.freed then Waiting.wake_all() end
+    if Call.values.freed then Waiting.wake_all() end
   end
   if plan.idle then
     call('PEXPIRE', Call.key, plan.idle)

@@ -298,8 +298,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "new delayed task is not counted as delayed",
         "drivers/lua/engine.lua",
-        "if to == 'r' then plan.index.append(task) else call('HINCRBY', Call.key, 'delayed', 1) end",
-        "if to == 'r' then plan.index.append(task) end",
+        "if delayed then call('HINCRBY', Call.key, 'delayed', 1) else plan.index.append(task) end",
+        "if not delayed then plan.index.append(task) end",
         _of(_UTUBETTL_ON_REDIS, "a_delayed_task_is_ready_when_its_delay_is_over"),
     ),
     Mutant(
