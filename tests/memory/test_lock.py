@@ -6,14 +6,21 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tubes
+from tests.support.internals import port_of
 from tubes.drivers import Driver
+from tubes.drivers.engine import Engine
 from tubes.drivers.invariants import check_engine
+from tubes.drivers.timers import Timers
+from tubes.testing import ManualClock
 
 WORKERS, ROUNDS = 4, 300
 #: A driver with all features: lanes, deadlines, priorities, keys.
@@ -153,3 +160,113 @@ def test_thread_gets_its_turn_among_busy_threads() -> None:
         for thread in threads:
             thread.join()
         assert max(entered) < most
+
+
+#: Due tasks, lanes and others that a section handles at most.
+PART = 500
+#: More than two parts.
+DUE = 1200
+
+
+class Sections:
+    """Counts what each critical section of a store takes from its timers."""
+
+    def __init__(self, tube: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts = [0]
+        lock, pop = tube._port._store.lock, Timers.pop
+
+        def acquire() -> bool:
+            held: bool = lock.token.pop(0, False)
+            if held:
+                self.counts.append(0)
+            return held
+
+        def count(timers: Timers[Any], now: int) -> Any:
+            found = pop(timers, now)
+            self.counts[-1] += found is not None
+            return found
+
+        lock.attempts = iter(acquire, None)
+        monkeypatch.setattr(Timers, "pop", count)
+
+
+def put_delayed(tube: tubes.Tube) -> None:
+    tube.put_many(["x"] * DUE, delay=9)
+
+
+def put_mortal(tube: tubes.Tube) -> None:
+    tube.put_many(["x"] * DUE, ttl=9)
+    tube.put("x")
+
+
+def take_for_a_while(tube: tubes.Tube) -> None:
+    tube.put_many(["x"] * DUE, ttr=9)
+    assert len(tube.take_many(DUE)) == DUE
+
+
+def block_lanes(tube: tubes.Tube) -> None:
+    for number in range(DUE):
+        tube.put("x", utube=str(number))
+        tube.lane(str(number)).block(9)
+
+
+CALLS: dict[str, Callable[[tubes.Queue, tubes.Tube], object]] = {
+    "take": lambda queue, tube: tube.take(timeout=0),
+    "put": lambda queue, tube: tube.put("x"),
+    "ack": lambda queue, tube: suppressed(tube.ack, 0),
+    "peek": lambda queue, tube: suppressed(tube.peek, 0),
+    "statistics": lambda queue, tube: tube.statistics(),
+    "overview": lambda queue, tube: queue.admin.overview(),
+    "move": lambda queue, tube: queue.tube("other").select("ready").move_to(tube),
+    "close": lambda queue, tube: queue.close(),
+}
+
+
+def suppressed(call: Callable[[int], object], id: int) -> None:
+    with suppress(tubes.TubesError):
+        call(id)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("fill", [put_delayed, put_mortal, take_for_a_while, block_lanes])
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+@pytest.mark.sample(20)
+def test_call_handles_all_that_is_due_in_short_sections(
+    scheme: str, fill: Callable[[tubes.Tube], None], call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    with tubes.connect("memory://" if scheme == "memory" else f"file:{tmp_path}", clock=clock) as queue:
+        tube = queue.create_tube("t", EVERYTHING if fill is block_lanes else "fifottl")
+        engine: Engine = port_of(tube).shared.engine
+        queue.create_tube("other").put("x")
+        fill(tube)
+        clock.advance(9)
+        sections = Sections(tube, monkeypatch)
+        CALLS[call](queue, tube)
+        assert max(sections.counts) == PART
+        assert sum(sections.counts) >= DUE
+        expected = {"put_mortal": 1}.get(fill.__name__, DUE) + (call in ("put", "move")) - (call == "take")
+        assert engine.counts()["ready"] == expected
+        check_engine(engine)
+
+
+@pytest.mark.parametrize("fill", [put_delayed, take_for_a_while, block_lanes])
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_clock_handles_all_that_is_due_in_short_sections(
+    scheme: str, fill: Callable[[tubes.Tube], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    with tubes.connect("memory://" if scheme == "memory" else f"file:{tmp_path}", clock=clock) as queue:
+        tube = queue.create_tube("t", EVERYTHING if fill is block_lanes else "fifottl")
+        engine: Engine = port_of(tube).shared.engine
+        fill(tube)
+        sections = Sections(tube, monkeypatch)
+        with ThreadPoolExecutor() as pool:
+            waiting = [pool.submit(tube.take, timeout=timeout) for timeout in (9, 10)]
+            while tube.statistics().waiting < len(waiting):
+                time.sleep(0.001)
+            clock.advance(9)
+            found = [each.result(60) for each in waiting]
+        assert all(found)
+        assert max(sections.counts) == PART
+        assert engine.counts()["ready"] == DUE - len(found)

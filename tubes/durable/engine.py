@@ -143,10 +143,11 @@ class JournaledEngine(Engine):
         self._noted, self.done.changed = self.dirty, self.dirty_done
 
     @override
-    def expire(self, now: int) -> None:
-        if self.timers.soonest <= now:
-            with self._defer_changes():
-                super().expire(now)
+    def expire(self, now: int) -> bool:
+        if self.timers.soonest > now:
+            return False
+        with self._defer_changes():
+            return super().expire(now)
 
     @override
     def close_hold(self, now: int, hold: Hold) -> None:

@@ -121,7 +121,8 @@ class Journal:
             engine.moves[key - self._base] = moves
         self._next_id = engine.next_id
         # Repeat the deferred changes.
-        engine.expire(now)
+        while engine.expire(now):
+            pass
         engine.close_hold(now, hold)
 
     def request_cleanup(self) -> None:

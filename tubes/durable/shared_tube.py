@@ -63,15 +63,15 @@ class DurableTube(SharedTube):
         self.end_section = self.idle_end_section = self.serve
 
     @override
-    def serve(self, now: int) -> None:
+    def serve(self, now: int) -> bool:
         files, engine = self._files, self.engine
         commit_first = bool(self.put_waiters)  # Commit the call first, so that it is not undone with a waiting put.
-        has_call_changes = True
+        has_call_changes, is_behind = True, False
         while files.is_open:
             has_waiters = self.take_waiters or self.put_waiters or self.empty_waiters or self.end_waiters
             if (has_waiters or engine.listener or engine.timers.soonest <= now) and not commit_first:
                 has_call_changes = self.journal.has_changes
-                super().serve(now)
+                is_behind = super().serve(now)
             if files.reserve is not None and files.reserve.missing:
                 self.journal.request_cleanup()
             try:
@@ -81,7 +81,7 @@ class DurableTube(SharedTube):
                     continue
                 if has_call_changes:
                     raise
-                return  # The served waiters wait again.
+                return is_behind  # The served waiters wait again.
             if engine.deferred.tasks or engine.deferred.done:
                 self._write_deferred(now)
             if self._new_events:
@@ -91,14 +91,15 @@ class DurableTube(SharedTube):
                 commit_first = False
                 continue
             if not self._served:
-                return
+                return is_behind
             if files.syncer is not None:
                 self._unsynced.append(dict(self._served))
                 self._served.clear()
                 files.syncer.call_after_sync(self._wake_synced)
-                return
+                return is_behind
             if self._wake_served():
-                return
+                return is_behind
+        return False
 
     @override
     def commit_both(self, other: SharedTube, now: int) -> None:

@@ -136,7 +136,8 @@ class CallPort(Port[F]):
         source, destination = self.shared, target.shared
 
         def move(now: int) -> list[bool] | None:
-            destination.serve(now)
+            while destination.serve(now):
+                pass
             unchanged = [self._is_as_seen(task) for task in tasks]
             runs = [
                 (options, [data])
@@ -167,6 +168,7 @@ class CallPort(Port[F]):
                 raise target.closed_error()
             return destination.run(move, now)
 
+        destination.catch_up()
         moved = self._do(act)
         destination.notify_listeners()
         return moved

@@ -159,18 +159,20 @@ class Connection(ConnectionBase):
         flag("ages", ages)
         found: dict[str, Overview] = {}
         for name in exact_names(patterns) or match_names(self.names(), patterns):
-            self.store.lock.acquire()
-            try:
-                shared = self.store.shared_tubes.get(name)
-                if shared is None or not shared.is_listed:
-                    continue  # The tube has just been dropped.
-                now = self.store.clock.micros()
-                sessions = sum(shared in session.holds for session in self.store.sessions.values())
-                found[name] = shared.overview(now, sessions, ages=ages)
-            finally:
-                self.store.lock.token[0] = True
-            if shared.events:
-                shared.notify_listeners()
+            shared = self.store.shared_tubes.get(name)
+            while shared is not None and shared.is_listed and name not in found:
+                self.store.lock.acquire()
+                try:
+                    if shared.closed_error is not None:
+                        break  # The tube has just been dropped.
+                    now = self.store.clock.micros()
+                    if not shared.run(shared.serve, now):
+                        sessions = sum(shared in session.holds for session in self.store.sessions.values())
+                        found[name] = shared.overview(now, sessions, ages=ages)
+                finally:
+                    self.store.lock.token[0] = True
+                if shared.events:
+                    shared.notify_listeners()
         return found
 
     def examine(self, name: str, repairs: bool) -> list[Problem]:
@@ -197,6 +199,7 @@ class Connection(ConnectionBase):
         wanted = check_session_uuid(uuid, create)
         if wanted is None:
             return self.session.uuid
+        self.session.catch_up()
         self.store.lock.acquire()
         try:
             if self.closed is not None:
@@ -228,6 +231,7 @@ class Connection(ConnectionBase):
 
     def _leave(self, session: MemorySession) -> None:
         """Leave a session that this connection has moved away from. The call may be repeated."""
+        session.catch_up()
         self.store.lock.acquire()
         try:
             shared_tubes = session.leave(self.store.clock.micros())
@@ -245,6 +249,7 @@ class Connection(ConnectionBase):
         if self._pid != os.getpid():
             self.closed = self._make_forked_error
             return
+        self.session.catch_up()
         self.store.lock.acquire()
         try:
             if self.closed is not None:

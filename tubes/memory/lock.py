@@ -48,7 +48,9 @@ class Lock:
         self.waits = 0
 
     def acquire(self) -> None:
-        """Acquire the lock as soon as it is free."""
+        """Acquire the lock as soon as it is free, and first let waiting threads run."""
+        if self.waits:
+            self.let_in()
         for held in self.attempts:
             if held:
                 return

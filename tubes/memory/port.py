@@ -124,38 +124,42 @@ class Port(PortBase[F]):
         if self.codec is not None:
             data = encode(self.codec, data)
         task: F | None = None
-        if lock.waits:
-            lock.let_in()
-        for held in lock.attempts:
-            if held:
-                break
-            lock.wait()
-        try:
-            if engine.busy:
-                shared.repair()
-            engine.busy = engine.next_take
-            if self.closed_error is not None:
-                raise self.closed_error()
-            now = self._micros()
-            if engine.uses_time and engine.timers.soonest <= now:
-                shared.serve(now)
-            if not engine.is_bounded or engine.admits(now, {engine.lane_option: utube} if checked is None else checked):
-                if checked is None:
-                    entry = engine.add(now, data, pri, ttl, ttr, delay, utube)
-                else:
-                    entry = engine.put(now, data, checked)
-                task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
-                if (end_section := shared.end_section) is not None:
-                    end_section(now)
-            engine.busy = 0
-            return task
-        except BaseException as error:
-            shared.recover(error)
-            raise
-        finally:
-            lock.token[0] = True
-            if shared.events:
-                shared.notify_listeners()
+        while True:
+            if lock.waits:
+                lock.let_in()
+            for held in lock.attempts:
+                if held:
+                    break
+                lock.wait()
+            try:
+                if engine.busy:
+                    shared.repair()
+                engine.busy = engine.next_take
+                if self.closed_error is not None:
+                    raise self.closed_error()
+                now = self._micros()
+                if engine.uses_time and engine.timers.soonest <= now and shared.serve(now):
+                    engine.busy = 0
+                    continue
+                if not engine.is_bounded or engine.admits(
+                    now, {engine.lane_option: utube} if checked is None else checked
+                ):
+                    if checked is None:
+                        entry = engine.add(now, data, pri, ttl, ttr, delay, utube)
+                    else:
+                        entry = engine.put(now, data, checked)
+                    task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
+                    if (end_section := shared.end_section) is not None:
+                        end_section(now)
+                engine.busy = 0
+                return task
+            except BaseException as error:
+                shared.recover(error)
+                raise
+            finally:
+                lock.token[0] = True
+                if shared.events:
+                    shared.notify_listeners()
 
     def take(self) -> F | None:
         """Take the first available task; return None if there is none."""
@@ -163,86 +167,90 @@ class Port(PortBase[F]):
         engine = self._engine
         lock = self._lock
         task: F | None = None
-        if lock.waits:
-            lock.let_in()
-        for held in lock.attempts:
-            if held:
-                break
-            lock.wait()
-        try:
-            if engine.busy:
-                shared.repair()
-            engine.busy = engine.next_take
-            if self.closed_error is not None:
-                raise self.closed_error()
-            now = 0
-            if engine.uses_time:
-                now = self._micros()
-                if engine.timers.soonest <= now:
-                    shared.serve(now)
-            entry = engine.take(now, self.hold)
-            if entry is not None:
-                task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
-                if (end_section := shared.end_section) is not None:
-                    end_section(now or self._micros())
-            engine.busy = 0
-            return task
-        except BaseException as error:
-            shared.recover(error)
-            raise
-        finally:
-            lock.token[0] = True
-            if shared.events:
-                shared.notify_listeners()
+        while True:
+            if lock.waits:
+                lock.let_in()
+            for held in lock.attempts:
+                if held:
+                    break
+                lock.wait()
+            try:
+                if engine.busy:
+                    shared.repair()
+                engine.busy = engine.next_take
+                if self.closed_error is not None:
+                    raise self.closed_error()
+                now = 0
+                if engine.uses_time:
+                    now = self._micros()
+                    if engine.timers.soonest <= now and shared.serve(now):
+                        engine.busy = 0
+                        continue
+                entry = engine.take(now, self.hold)
+                if entry is not None:
+                    task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
+                    if (end_section := shared.end_section) is not None:
+                        end_section(now or self._micros())
+                engine.busy = 0
+                return task
+            except BaseException as error:
+                shared.recover(error)
+                raise
+            finally:
+                lock.token[0] = True
+                if shared.events:
+                    shared.notify_listeners()
 
     def ack(self, task: Any) -> F:
         """End a held task as done."""
         shared = self.shared
         engine = self._engine
         lock = self._lock
-        if lock.waits:
-            lock.let_in()
-        for held in lock.attempts:
-            if held:
-                break
-            lock.wait()
-        try:
-            if engine.busy:
-                shared.repair()
-            engine.busy = engine.next_take
-            if self.closed_error is not None:
-                raise self.closed_error()
-            now = 0
-            if engine.uses_time:
-                now = self._micros()
-                if engine.timers.soonest <= now:
-                    shared.serve(now)
-            hold = self.hold
-            is_task = task.__class__ is self.kind
-            entry: Any = task._record if is_task else hold.get(task) if task.__class__ is int else None
-            if entry is None or entry.hold is not hold or (is_task and entry.take != task._take):
-                entry = self.get_held(*self.resolve_task(task))
-            if entry.extras is None and not engine.has_rate_limits:  # The body of `engine.ack`, to save a call.
-                engine._move(entry, engine._ack)
-            else:
-                engine.ack(now, entry)
-            done = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
-            is_task = is_task or isinstance(task, TaskView)
-            if is_task and task._record is not entry:
-                keep_data(done, task, entry)  # pyright: ignore[reportUnknownArgumentType]
-            if (end_section := shared.end_section) is not None:
-                end_section(now or self._micros())
-            if is_task:
-                task._take = FINISHED
-            engine.busy = 0
-            return done
-        except BaseException as error:
-            shared.recover(error)
-            raise
-        finally:
-            lock.token[0] = True
-            if shared.events:
-                shared.notify_listeners()
+        while True:
+            if lock.waits:
+                lock.let_in()
+            for held in lock.attempts:
+                if held:
+                    break
+                lock.wait()
+            try:
+                if engine.busy:
+                    shared.repair()
+                engine.busy = engine.next_take
+                if self.closed_error is not None:
+                    raise self.closed_error()
+                now = 0
+                if engine.uses_time:
+                    now = self._micros()
+                    if engine.timers.soonest <= now and shared.serve(now):
+                        engine.busy = 0
+                        continue
+                hold = self.hold
+                is_task = task.__class__ is self.kind
+                entry: Any = task._record if is_task else hold.get(task) if task.__class__ is int else None
+                if entry is None or entry.hold is not hold or (is_task and entry.take != task._take):
+                    entry = self.get_held(*self.resolve_task(task))
+                if entry.extras is None and not engine.has_rate_limits:  # The body of `engine.ack`, to save a call.
+                    engine._move(entry, engine._ack)
+                else:
+                    engine.ack(now, entry)
+                done = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
+                is_task = is_task or isinstance(task, TaskView)
+                if is_task and task._record is not entry:
+                    keep_data(done, task, entry)  # pyright: ignore[reportUnknownArgumentType]
+                if (end_section := shared.end_section) is not None:
+                    end_section(now or self._micros())
+                if is_task:
+                    task._take = FINISHED
+                engine.busy = 0
+                return done
+            except BaseException as error:
+                shared.recover(error)
+                raise
+            finally:
+                lock.token[0] = True
+                if shared.events:
+                    shared.notify_listeners()
 
     def next(self, task: object) -> F | None:
         """End a held task as done and take the next one; return None if there is none. A lost task is logged."""
@@ -279,30 +287,30 @@ class Port(PortBase[F]):
         shared = self.shared
         engine = self._engine
         lock = self._lock
-        if lock.waits:
-            lock.let_in()
-        lock.acquire()
-        try:
-            if engine.busy:
-                shared.repair()
-            engine.busy = engine.next_take
-            if self.closed_error is not None:
-                raise self.closed_error()
-            now = self._micros()
-            if engine.timers.soonest <= now:
-                shared.serve(now)
-            result = act(now)
-            if (end_section := shared.end_section) is not None:
-                end_section(now)
-            engine.busy = 0
-            return result
-        except BaseException as error:
-            shared.recover(error)
-            raise
-        finally:
-            lock.token[0] = True
-            if shared.events:
-                shared.notify_listeners()
+        while True:
+            lock.acquire()
+            try:
+                if engine.busy:
+                    shared.repair()
+                engine.busy = engine.next_take
+                if self.closed_error is not None:
+                    raise self.closed_error()
+                now = self._micros()
+                if engine.timers.soonest <= now and shared.serve(now):
+                    engine.busy = 0
+                    continue
+                result = act(now)
+                if (end_section := shared.end_section) is not None:
+                    end_section(now)
+                engine.busy = 0
+                return result
+            except BaseException as error:
+                shared.recover(error)
+                raise
+            finally:
+                lock.token[0] = True
+                if shared.events:
+                    shared.notify_listeners()
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 

@@ -78,8 +78,8 @@ class SharedTube:
         self.has_warned = self.has_warned_of_buried = False
         #: Called at the end of each critical section, if not None. While there are waiters or listeners it serves them;
         #: otherwise it is `idle_end_section`, which commits if the store is kept in a folder.
-        self.end_section: Callable[[int], None] | None = None
-        self.idle_end_section: Callable[[int], None] | None = None
+        self.end_section: Callable[[int], object] | None = None
+        self.idle_end_section: Callable[[int], object] | None = None
         #: While several tasks or a waiter's tasks are put: the first new id, otherwise -1. A repair undoes these puts.
         self.putting = -1
         #: While a done task is put again: the new id and the old one, which a repair forgets if the new task exists.
@@ -116,15 +116,16 @@ class SharedTube:
             raise
         return result
 
-    def serve(self, now: int) -> None:
-        """Move due tasks, serve waiters in the order of arrival, and set the alarm."""
+    def serve(self, now: int) -> bool:
+        """Move due tasks, serve waiters in the order of arrival, and set the alarm.
+
+        Returns True if more is due: then others get the lock first. No call may act until it returns False.
+        """
         engine = self.engine
         take_waiters = self.take_waiters
-        while True:
-            if engine.timers.soonest <= now:
-                engine.expire(now)
-            if self.put_waiters:
-                self._serve_put_waiters(now)
+        while not (is_behind := engine.timers.soonest <= now and engine.expire(now)):
+            if self.put_waiters and self._serve_put_waiters(now):
+                continue
             while take_waiters:
                 waiter = next(iter(take_waiters))
                 owner = waiter.owner
@@ -149,9 +150,21 @@ class SharedTube:
             self._serve_end_waiters()
         if take_waiters or self.put_waiters or self.empty_waiters or self.end_waiters or engine.listener:
             self.end_section = self.serve
-            self._alarm.set(engine.timers.soonest)
+            self._alarm.set(max(engine.timers.soonest, now))
         else:  # The next call moves due tasks.
             self.end_section = self.idle_end_section
+        return is_behind
+
+    def catch_up(self) -> None:
+        """Move all due tasks, in parts. Not under the lock."""
+        is_behind = True
+        while is_behind:
+            self._lock.acquire()
+            try:
+                is_behind = self.run(self.serve, self._clock.micros())
+            finally:
+                self._lock.token[0] = True
+            self.notify_listeners()
 
     def commit_both(self, other: SharedTube, now: int) -> None:
         """Write the changes of both tubes, all or none, if the store is kept in a folder. Under the lock."""
@@ -170,8 +183,11 @@ class SharedTube:
                     self.wake_waiter(waiter)
                     self.remove_waiter(waiter)
 
-    def _serve_put_waiters(self, now: int) -> None:
-        """Run waiting puts while there is room. A waiter gets the error that its own put raises."""
+    def _serve_put_waiters(self, now: int) -> bool:
+        """Run waiting puts while there is room; return True if more is due then.
+
+        A waiter gets the error that its own put raises.
+        """
         while (waiter := self._next_putter(now)) is not None:
             if not self.is_late(waiter, now):
                 self.putting = self.engine.next_id
@@ -189,7 +205,7 @@ class SharedTube:
                     self.undo(waiter.result, is_put=True)
             self.remove_waiter(waiter)
         # A task with a ttl of 0 ends before it can be taken.
-        self.engine.expire(now)
+        return self.engine.expire(now)
 
     def wake_waiter(self, waiter: Waiter) -> bool:
         """Wake a waiter that has its result; return False if its caller has left. Under the lock."""
@@ -314,10 +330,10 @@ class SharedTube:
             if self.end_section is None:
                 return
             try:
-                self.run(self.serve, now)
+                is_behind = self.run(self.serve, now)
             except TubeNotFound:  # The repair has completed an interrupted drop.
                 return
-            if self._clock_wakes:
+            if self._clock_wakes and not is_behind:
                 for waiter in self.waiters():
                     if waiter.deadline is None:
                         continue
@@ -372,8 +388,7 @@ class SharedTube:
         return Statistics(engine.counts(), engine.calls(), waiting, to_seconds(engine.pause.until), kept)
 
     def overview(self, now: int, sessions: int, *, ages: bool) -> Overview:
-        """Return the overview of the tube. Under the lock."""
-        self.run(self.serve, now)
+        """Return the overview of the tube. Under the lock, after `serve`."""
         engine = self.engine
         lanes, throttled = (0, 0) if engine.driver.lane is None else engine.lanes.count()
         oldest = engine.oldest_ready() if ages else None

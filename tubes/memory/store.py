@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,7 @@ from tubes.drivers.engine import Engine
 from tubes.drivers.options import flag
 from tubes.drivers.registry import Registry
 from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, drop_reset_options
-from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
+from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound, TubesError
 from tubes.memory.lock import Lock
 from tubes.memory.shared_tube import SharedTube
 from tubes.values.codecs import are_same_codecs
@@ -75,6 +76,12 @@ class MemorySession:
         self.members -= 1
         return shared_tubes
 
+    def catch_up(self) -> None:
+        """Move due tasks of its tubes, before it ends. Not under the lock."""
+        for shared in list(self.holds):
+            with suppress(TubesError):  # The call that ends it meets the same error.
+                shared.catch_up()
+
     def call_soon(self) -> None:
         """Let the alarm thread remove lost connections. Safe to call at any moment, also from finalizers."""
         fire_soon(self._call)
@@ -89,12 +96,14 @@ class MemorySession:
         return shared_tubes
 
     def _end_hold(self, shared: SharedTube, now: int) -> None:
-        shared.engine.expire(now)
+        while shared.engine.expire(now):
+            pass
         shared.engine.close_hold(now, self.holds[shared])
         shared.serve(now)
 
     def _fire(self, now: int) -> None:
         shared_tubes: list[SharedTube] = []
+        self.catch_up()
         self._store.lock.acquire()
         try:
             now = self._store.clock.micros()
