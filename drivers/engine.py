@@ -47,7 +47,7 @@ _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIE
 
 #: Microseconds for which a cancelled task that was taken is kept at least, so that its holder learns of it.
 CANCELLED_KEPT: Final = 60 * SECOND
-#: The maximum number of due tasks, lanes and others that one call of `expire` moves: at most 20 ms.
+#: The maximum number of due tasks, lanes and others that one call of `expire` moves, and of steps to find them.
 DUE_PART: Final = 500
 #: Interned `Extras` that have only counters, by their counters, and the maximum number of them.
 _INTERNED: Final = {counter: Extras(counters=counter) for counter in (TIMED_OUT, KICKED, BURIED, BURIED_WHILE_HELD)}
@@ -342,16 +342,16 @@ class Engine:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now: int) -> bool:
-        """Move tasks that are due by now, in order, and end pauses and waits for rate limits: one part of them.
+        """Move tasks that are due by now, in order, and end pauses and waits for rate limits. True: more are due.
 
-        Returns True if more may be due. Each move counts from its own deadline, however late this call is, and so do a
-        following backoff and `key_ttl`.
+        Each move counts from its own deadline, however late this call is, and so do a following backoff and `key_ttl`.
         """
         at = 0
         for _ in range(DUE_PART):
-            entry = self.timers.pop(now)
-            if entry is None:
+            if self.timers.soonest > now:
                 return False
+            if (entry := self.timers.pop(now)) is None:
+                continue
             at = min(max(at, self._min_due, entry.due), now)
             if isinstance(entry, (RateLimit, TokenBucket)):
                 entry.apply(at)

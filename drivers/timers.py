@@ -1,9 +1,9 @@
 """Deadlines of tasks, lanes and pauses, in chronological order.
 
 Most deadlines never come: the task is acked first. So setting a deadline only adds the item to the slot of that time, a
-slot for each 65 ms. When its time comes, a slot is opened: its items go to a heap, in order. An item is in at most one
+slot for each 65 ms. When its time comes, a slot is opened: its items go to a heap, some at a time. An item is in one
 slot, the one that `item.queued` names. If its deadline is postponed, it stays there, and moves on when the slot is
-opened. An item in the heap counts only if `item.queued` still equals its key there.
+opened. An item in the heap or the opened slot counts only if `item.queued` still equals its key there.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _BITS: Final = 16
 _SPAN: Final = 1 << _BITS
 #: A mask: `moment & SLOT` is the start of the slot of a moment.
 SLOT: Final = -_SPAN
+# The maximum number of items of a slot that go to the heap at a time.
+_STEP: Final = 10
 # Stale items and empty slots are removed when they outnumber the others by more than this.
 _STALE: Final = 64
 
@@ -90,11 +92,12 @@ class Timers(Generic[T]):
             self.remove(entry)
 
     def pop(self, now: int) -> T | None:
-        """Remove and return the first due entry, ties by id; return None if there is none."""
-        while self.soonest <= now:
-            if not self._next or (self._starts and self._starts[0] <= self._next[0][0]):
-                self._open_slot()
-                continue
+        """Remove and return the first due entry, ties by id; None: repeat the call while `soonest` is due. O(log n)."""
+        if self.soonest > now:
+            return None
+        if not self._next or (self._starts and self._starts[0] <= self._next[0][0]):
+            self._open_slot()
+        else:
             due, _, entry = heappop(self._next)
             self._note_soonest()
             if entry.queued == due:
@@ -123,7 +126,8 @@ class Timers(Generic[T]):
                     yield entry
             if not starts:
                 return
-            found = self._slots[heappop(starts)]
+            start = heappop(starts)
+            found = [entry for entry in self._slots[start] if entry.queued == start]
 
     def _push(self, entry: T, due: int) -> None:
         """Push an entry that is due before the horizon onto the heap."""
@@ -153,24 +157,20 @@ class Timers(Generic[T]):
             self._note_soonest()
 
     def _open_slot(self) -> None:
-        """Move the entries of the first slot to the heap."""
-        start = heappop(self._starts)
+        """Move some entries of the first slot to the heap."""
+        start = self._starts[0]
         self._horizon = start + _SPAN
-        slot = self._slots.pop(start)
+        slot = self._slots[start]
         if not slot:
             self._empty -= 1
-        next, horizon = self._next, self._horizon
-        for entry in slot:
-            due = entry.due
-            if due < horizon:
-                entry.queued = due
-                next.append((due, entry.id, entry))
-            else:
+        for _ in range(min(_STEP, len(slot))):
+            entry = slot.pop()
+            if entry.queued == start:
                 entry.queued = NEVER
-                if due != NEVER:
-                    self.add(entry, due)
-        # A sorted list is a heap, and `sort` is faster than pushing.
-        next.sort()
+                if entry.due != NEVER:
+                    self.add(entry, entry.due)
+        if not slot:
+            del self._slots[heappop(self._starts)]
         self._note_soonest()
 
     def _note_soonest(self) -> None:

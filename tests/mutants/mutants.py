@@ -128,8 +128,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "timers fire one microsecond late",
         "drivers/timers.py",
-        "while self.soonest <= now:",
-        "while self.soonest < now:",
+        "if self.soonest > now:",
+        "if self.soonest >= now:",
         ("tests/unit/test_timers.py",),
     ),
     Mutant(
@@ -142,8 +142,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "opened slot is not sorted",
         "drivers/timers.py",
-        "        next.sort()\n",
-        "",
+        "heappush(self._next, (due, entry.id, entry))",
+        "self._next.append((due, entry.id, entry))",
         ("tests/unit/test_timers.py",),
     ),
     Mutant(

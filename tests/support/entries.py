@@ -71,5 +71,6 @@ class LaneTube:
 
     def expire(self, now: int) -> None:
         """End the cooldowns that are over."""
-        while (limit := self.timers.pop(now)) is not None:
-            limit.apply(limit.due)
+        while self.timers.soonest <= now:
+            if (limit := self.timers.pop(now)) is not None:
+                limit.apply(limit.due)

@@ -233,4 +233,5 @@ def test_rate_limits_due_at_the_same_moment_precede_tasks() -> None:
     late = tube.put("c")
     late.due = 10
     tube.timers.add(late, 10)
-    assert [getattr(tube.timers.pop(10), "name", "a task") for _ in range(3)] == ["b", "a", "a task"]
+    found = [tube.timers.pop(10) for _ in range(4)]  # The first one opens the slot.
+    assert [getattr(each, "name", "a task") for each in found if each is not None] == ["b", "a", "a task"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.support.entries import entry
 from tubes.drivers.entry import FullEntry
 from tubes.drivers.timers import NEVER, Timers
 
+SLOT_SPAN = 1 << 16
 #: Longer than a slot of the timers.
 FAR = 1_000_000
 
@@ -28,9 +30,10 @@ def add_entry(timers: Timers[FullEntry], id: int, due: int) -> FullEntry:
 def pop_due(timers: Timers[FullEntry], now: int) -> list[int]:
     """Return the ids of all due entries."""
     ids: list[int] = []
-    while (one := timers.pop(now)) is not None:
-        assert one.queued == NEVER
-        ids.append(one.id)
+    while timers.soonest <= now:
+        if (one := timers.pop(now)) is not None:
+            assert one.queued == NEVER
+            ids.append(one.id)
     return ids
 
 
@@ -47,7 +50,7 @@ def test_due_entries_come_by_deadline_then_id(timers: Timers[FullEntry]) -> None
 
 def test_entry_does_not_come_before_its_deadline(timers: Timers[FullEntry]) -> None:
     add_entry(timers, 0, FAR)
-    assert timers.pop(FAR - 1) is None
+    assert pop_due(timers, FAR - 1) == []
     assert pop_due(timers, FAR) == [0]
     assert pop_due(timers, FAR) == []
 
@@ -76,6 +79,26 @@ def test_entry_removed_after_its_slot_was_opened_does_not_come(timers: Timers[Fu
     assert pop_due(timers, FAR) == [0]
     timers.remove(removed)
     assert pop_due(timers, 2 * FAR) == []
+
+
+def test_full_slot_is_opened_some_entries_at_a_time(timers: Timers[FullEntry]) -> None:
+    rng = random.Random(1)
+    entries = [add_entry(timers, id, FAR + rng.randrange(10)) for id in range(1000)]
+    sizes = [0]
+    while not (due := timers.pop(FAR + 10)):
+        sizes.append(len(timers._next))
+        if len(sizes) == 10:  # Half open: entries that are elsewhere now come in their new place.
+            timers.remove(entries[500])
+            entries[501].due += FAR
+            entries[502].due = timers._horizon - SLOT_SPAN
+            timers.add(entries[502], entries[502].due)
+            add_entry(timers, 1000, FAR + 3)
+            waiting = [one for one in entries if one is not entries[500]]
+            expected = sorted((one.due, one.id) for one in [*waiting, entry(1000, due=FAR + 3)])
+            assert [(one.due, one.id) for one in timers.iterate_after(0, -1)] == expected
+    assert max(after - before for before, after in pairwise(sizes)) <= 20
+    assert [due.id, *pop_due(timers, FAR + 10)] == [id for due, id in expected if due < 2 * FAR]
+    assert pop_due(timers, 3 * FAR) == [501]
 
 
 def test_a_deadline_that_comes_sooner_replaces_the_later_one(timers: Timers[FullEntry]) -> None:

@@ -144,8 +144,6 @@ class JournaledEngine(Engine):
 
     @override
     def expire(self, now: int) -> bool:
-        if self.timers.soonest > now:
-            return False
         with self._defer_changes():
             return super().expire(now)
 

@@ -231,7 +231,6 @@ class Connection(ConnectionBase):
 
     def _leave(self, session: MemorySession) -> None:
         """Leave a session that this connection has moved away from. The call may be repeated."""
-        session.catch_up()
         self.store.lock.acquire()
         try:
             shared_tubes = session.leave(self.store.clock.micros())

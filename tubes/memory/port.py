@@ -141,9 +141,7 @@ class Port(PortBase[F]):
                 if engine.uses_time and engine.timers.soonest <= now and shared.serve(now):
                     engine.busy = 0
                     continue
-                if not engine.is_bounded or engine.admits(
-                    now, {engine.lane_option: utube} if checked is None else checked
-                ):
+                if not engine.is_bounded or engine.admits(now, checked or {engine.lane_option: utube}):
                     if checked is None:
                         entry = engine.add(now, data, pri, ttl, ttr, delay, utube)
                     else:

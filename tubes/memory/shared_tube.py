@@ -184,10 +184,7 @@ class SharedTube:
                     self.remove_waiter(waiter)
 
     def _serve_put_waiters(self, now: int) -> bool:
-        """Run waiting puts while there is room; return True if more is due then.
-
-        A waiter gets the error that its own put raises.
-        """
+        """Run waiting puts while there is room. A waiter gets the error of its own put. True: more tasks are due."""
         while (waiter := self._next_putter(now)) is not None:
             if not self.is_late(waiter, now):
                 self.putting = self.engine.next_id
