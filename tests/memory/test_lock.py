@@ -16,6 +16,7 @@ import pytest
 
 import tubes
 from tests.support.internals import port_of
+from tubes.backend.selecting import encoded_data
 from tubes.drivers import Driver
 from tubes.drivers.engine import Engine
 from tubes.drivers.invariants import check_engine
@@ -160,6 +161,29 @@ def test_thread_gets_its_turn_among_busy_threads() -> None:
         for thread in threads:
             thread.join()
         assert max(entered) < most
+
+
+def test_section_searches_about_a_megabyte_of_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    sections: list[int] = [0]
+
+    def encode(data: object) -> bytes:
+        sections[-1] += 1
+        return encoded_data(data)
+
+    monkeypatch.setattr("tubes.memory.selecting.encoded_data", encode)
+    with tubes.connect() as queue:
+        tube = queue.create_tube("t")
+        tube.put_many([{"html": "x" * 600_000}] * 6)
+        port = port_of(tube)
+        select = port.select
+
+        def select_part(*args: Any) -> Any:
+            sections.append(0)
+            return select(*args)
+
+        monkeypatch.setattr(port, "select", select_part)
+        assert tube.select("ready", contains="y").count() == 0
+    assert (max(sections), sum(sections)) == (2, 6)
 
 
 #: Due tasks, lanes and others that a section handles at most.

@@ -66,8 +66,8 @@ class Filters(NamedTuple):
     newest_first: bool
     limit: int | None
 
-    def accepts(self, task: _Facts, now: int, *, is_encoded: bool) -> bool:
-        """Return True if a task passes the filters, except its state. `is_encoded`: its data are bytes."""
+    def accepts(self, task: _Facts, now: int) -> bool:
+        """Return True if a task passes the filters, except its state and `contains`."""
         extras = task.extras
         if task.attempts < self.attempts or (self.older_than is not None and now - task.created < self.older_than):
             return False
@@ -75,12 +75,10 @@ class Filters(NamedTuple):
             return False
         if self.key is not None and (extras is None or extras.key != self.key):
             return False
-        if self.reason is not None and not has_reason(None if extras is None else extras.reason, self.reason):
-            return False
-        return self.contains is None or self.contains in (task.data if is_encoded else _encoded(task.data))
+        return self.reason is None or has_reason(None if extras is None else extras.reason, self.reason)
 
 
-def _encoded(data: object) -> bytes:
+def encoded_data(data: object) -> bytes:
     """Return the text of objects that are stored unchanged: their JSON, or else what `repr` returns, or their type."""
     if isinstance(data, (bytes, bytearray)):
         return bytes(data)

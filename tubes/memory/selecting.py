@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from tubes.backend.selecting import encoded_data
 from tubes.drivers.lists import START, Place, is_by_id, tasks_after
 from tubes.drivers.moves import State
 
@@ -32,10 +33,13 @@ def select(engine: Engine, now: int, filters: Filters, scan: Scan, most: int, *,
     size = 0
     for looks, task in enumerate(_remaining(engine, now, filters, scan), 1):
         if task is not None and task.id < bound and (state is None or task.state is state):
-            if filters.accepts(task, now, is_encoded=encoded) and scan.is_new(task.id):
+            is_found = filters.accepts(task, now)
+            if is_found and filters.contains is not None:
+                data: bytes = task.data if encoded else encoded_data(task.data)
+                size += len(data)
+                is_found = filters.contains in data
+            if is_found and scan.is_new(task.id):
                 found.append(task)
-            if filters.contains is not None:
-                size += len(task.data) if encoded else 1000
         if len(found) >= most or looks >= (_LOOKS // 4 if is_large else _LOOKS) or size > _BYTES:
             return found
     scan.ended = True

@@ -117,10 +117,7 @@ class SharedTube:
         return result
 
     def serve(self, now: int) -> bool:
-        """Move due tasks, serve waiters in the order of arrival, and set the alarm.
-
-        Returns True if more is due: then others get the lock first. No call may act until it returns False.
-        """
+        """Move due tasks, serve waiters by arrival, and set the alarm. True: more is due, so no call may act yet."""
         engine = self.engine
         take_waiters = self.take_waiters
         while not (is_behind := engine.timers.soonest <= now and engine.expire(now)):
