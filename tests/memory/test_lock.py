@@ -275,6 +275,7 @@ def test_call_handles_all_that_is_due_in_short_sections(
 
 @pytest.mark.parametrize("fill", [put_delayed, take_for_a_while, block_lanes])
 @pytest.mark.parametrize("scheme", ["memory", "file"])
+@pytest.mark.sample(2)
 def test_clock_handles_all_that_is_due_in_short_sections(
     scheme: str, fill: Callable[[tubes.Tube], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
