@@ -122,8 +122,16 @@ def test_service_without_tokens_accepts_its_own_page_only(memory_service: Served
     for path in ("/ui/", "/v1", "/v1/_/tubes"):
         assert [get(path, headers=headers).status_code for headers in own] == [200] * 4
         assert {get(path, headers=headers).status_code for headers in others} == {403}
-    own_host = {"origin": "http://localhost:7777", "host": "localhost:7777"}
-    assert get("/v1", headers=own_host).status_code == 200
+    for page, host in (
+        ("http://localhost:7777", "localhost:7777"),
+        ("http://LocalHost:7777/ui/", "localhost:7777"),
+        ("http://localhost", "Localhost:80"),
+        ("http://[::1]:80", "[::1]"),
+    ):
+        for name in ("origin", "referer"):
+            assert get("/v1", headers={name: page, "host": host}).status_code == 200, (name, page, host)
+    for page, host in (("http://localhost:443", "localhost"), ("http://localhost:80", "localhost:443")):
+        assert get("/v1", headers={"origin": page, "host": host}).status_code == 403, (page, host)
 
 
 def test_service_shows_namespaces_that_the_token_may_look_at(tmp_path: Path) -> None:
@@ -361,6 +369,12 @@ def test_mounted_dashboard_is_changed_by_its_own_pages_only() -> None:
         # Behind a proxy with TLS, and behind one that changes the header `Host`.
         {"origin": "https://shop"},
         {"origin": "https://public", "sec-fetch-site": "same-origin"},
+        # Addresses in other cases, and with the default port.
+        {"origin": "http://Shop"},
+        {"origin": "http://SHOP:80"},
+        {"referer": "HTTPS://shop:443/ui/"},
+        {"origin": "http://shop", "host": "Shop:80"},
+        {"origin": "https://shop:8443", "host": "shop:8443"},
     ]
     others: list[dict[str, str]] = [
         {"origin": "http://evil.example"},
@@ -369,6 +383,13 @@ def test_mounted_dashboard_is_changed_by_its_own_pages_only() -> None:
         {"referer": "http://evil.example/shop"},
         {"sec-fetch-site": "cross-site"},
         {"origin": "http://shop", "sec-fetch-site": "same-site"},
+        {"origin": "http://shop:443"},
+        {"origin": "https://shop:80"},
+        {"origin": "http://shop:8080"},
+        {"origin": "http://shop", "host": "shop:443"},
+        {"referer": "http://shop@evil.example/"},
+        {"origin": "null", "host": ""},
+        {"origin": "http://:80", "host": ":80"},
     ]
     truncate = "/v1/_/tubes/mail/truncate"
 

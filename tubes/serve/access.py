@@ -54,6 +54,17 @@ def _page_headers(scope: Scope) -> dict[bytes, str]:
     return headers
 
 
+def _is_at(page: str, host: str | None, scheme: str | None = None) -> bool:
+    """Return True if the address of a page has this header `Host`: in any case, and with or without the default port.
+
+    `scheme`: None accepts the page's own.
+    """
+    start, _, rest = page.lower().partition("://")
+    port = {"http": ":80", "https": ":443"}.get(start, "")
+    authority = rest.partition("/")[0].removesuffix(port)
+    return bool(authority) and (host or "").lower().removesuffix(port) == authority and scheme in (start, None)
+
+
 def check_page(scope: Scope, is_local: Callable[[str], bool]) -> None:
     """Raise `HTTPException` if the browser says that a page from another address sends this request.
 
@@ -62,10 +73,9 @@ def check_page(scope: Scope, is_local: Callable[[str], bool]) -> None:
     headers = _page_headers(scope)
     # A link in another page or file may lead to the dashboard, which cannot be framed.
     is_link = scope["path"] == "/ui/" and headers.get(b"sec-fetch-dest") == "document" and scope.get("method") == "GET"
-    own = f"{scope['scheme']}://{headers.get(b'host', '')}"
+    pages = [headers[name] for name in (b"origin", b"referer") if name in headers]
     if (
-        headers.get(b"origin", own) != own
-        or not f"{headers.get(b'referer', own)}/".startswith(f"{own}/")
+        not all(_is_at(page, headers.get(b"host"), scope["scheme"]) for page in pages)
         or not (is_link or headers.get(b"sec-fetch-site", "none") in ("same-origin", "none"))
         or not is_local(headers.get(b"host", "localhost"))
     ):
@@ -88,9 +98,7 @@ class OwnPages:
             headers = _page_headers(scope)
             site, host = headers.get(b"sec-fetch-site"), headers.get(b"host")
             pages = [headers[name] for name in (b"origin", b"referer") if name in headers]
-            is_own = site in ("same-origin", "none") or (
-                site is None and all(page.split("/", 3)[2:3] == [host] for page in pages)
-            )
+            is_own = site in ("same-origin", "none") or (site is None and all(_is_at(page, host) for page in pages))
             if not is_own:
                 raise HTTPException(403, "only programs and pages of this address may change something")
             if (site is not None or pages) and _has_body(headers):

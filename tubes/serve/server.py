@@ -69,7 +69,7 @@ class Listen:
     def is_local(self) -> bool:
         """True if only programs on this machine can connect."""
         try:
-            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+            return self.host.lower() == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
 
