@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
+from uuid import uuid4
 
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Dialog, Request, expect
 
+import tubes
 from tests.dashboard.conftest import Dashboard
 from tests.support.served import Served
 from tubes.conformance.bench import eventually
 from tubes.serve import Grant, Tokens
+from tubes.testing import LocalServer
+from tubes.values.worker_info import HandlerInfo, HeldTask, ScheduleInfo, WorkerInfo
 
 #: HTML, a script, a change of direction, terminal escapes, an emoji, and a name that ends a JSON string.
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202egnp.exe\x1b[31mred\u0000🙂\"}]'"
@@ -59,6 +64,53 @@ def test_hostile_data_is_shown_as_text(dashboard: Dashboard) -> None:
     page.get_by_role("button", name="Load all").click()
     expect(page.get_by_role("button", name="Load all")).to_have_count(0)
     expect(dashboard.open("tubes", name, "tasks", 4).locator("pre")).to_contain_text("ff fe 00 1b")
+
+
+def test_hostile_descriptions_of_workers_are_shown_as_text(
+    make_dashboard: Callable[..., Dashboard], valkey: LocalServer
+) -> None:
+    alerts: list[str] = []
+
+    def on_dialog(dialog: Dialog) -> None:
+        alerts.append(dialog.message)
+        dialog.dismiss()
+
+    url = f"{valkey.url}?prefix={uuid4().hex}"
+    names = [HOSTILE, "a/b?c#d%2fe&f=g+h i", "a line\nand\u2028another", "x" * 1000, "__proto__"]
+    with Served("--url", url) as served:
+        dashboard = make_dashboard(served.url)
+        dashboard.page.on("dialog", on_dialog)
+        with tubes.connect(url) as root, root.namespace(dashboard.namespace) as queue:
+            entries = queue.admin._workers_tube()
+            for name in names:
+                handlers = (HandlerInfo(name, (name,), 1),)
+                schedules = (ScheduleInfo(name, name, name, 2e9, 1.0, name),)
+                info = WorkerInfo(
+                    name, name, 7, 1.0, 1.0, handlers, 1, (HeldTask(name, 0, 1, 5.0),), schedules=schedules
+                )
+                entries.put(asdict(info))
+        for view in ("workers", "schedules"):
+            page = dashboard.open(view)
+            expect(page.locator("tbody tr")).to_have_count(len(names))
+            assert page.locator("main img, main script").count() == 0
+            assert not set("\u202e\x1b\x00\u2028") & set(page.locator("main").inner_text())
+            assert {*page.locator(".badge").evaluate_all("all => all.map((one) => one.className)")} <= {"badge "}
+            assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+            links = page.locator("main a").evaluate_all("all => all.map((one) => one.hash)")
+            start = f"#/{dashboard.namespace}/tubes/"
+            assert {unquote(link.removeprefix(start).removesuffix("/tasks/0")) for link in links} == {*names}
+    assert alerts == []
+
+
+def test_tube_with_the_longest_name_can_be_dropped(dashboard: Dashboard) -> None:
+    name = "a" * 250 + "/+;:b"
+    dashboard.tube(name, tasks=1)
+    page = dashboard.open("tubes", name)
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("button", name="Drop").click()
+    page.get_by_role("dialog").get_by_role("textbox").fill(page.get_by_role("dialog").locator("b").inner_text())
+    page.get_by_role("dialog").get_by_role("button", name="Drop the tube").click()
+    expect(page.get_by_text("There are no tubes yet.")).to_be_visible()
 
 
 def test_lane_without_an_address_has_no_link(dashboard: Dashboard) -> None:

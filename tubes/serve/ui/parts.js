@@ -13,7 +13,7 @@ export const Link = ({ to, query, children, ...rest }) => html`<a href=${href(to
 export const TubeLink = ({ namespace, name }) =>
   html`<${Link} to=${[namespace, "tubes", name]}><${Text} of=${name} limit=${60} /><//>`;
 
-export const Badge = ({ kind, children }) => html`<span class="badge ${kind}">${children}</span>`;
+export const Badge = ({ kind = "", children }) => html`<span class="badge ${kind}">${children}</span>`;
 
 export const Progress = ({ of }) => of != null && html` <progress max="1" value=${of} aria-label="progress"></progress>`;
 
@@ -311,7 +311,7 @@ function Form({ title, text, fields = [], button, isDanger, confirmed, preview, 
   const heading = preview ? `${title}: ${found === null ? "…" : count(found)} ${found === 1 ? "task" : "tasks"}` : title;
   return html`<${Modal} title=${heading} close=${close}><form onSubmit=${onSubmit}>
     ${text && [text].flat().map((each) => html`<p>${each}</p>`)}${fields.map(field)}
-    ${confirmed !== undefined && html`<label class="field"><span>Type <b><${Text} of=${confirmed} /></b> to confirm</span>
+    ${confirmed !== undefined && html`<label class="field"><span>Type <b><${Text} of=${confirmed} limit=${255} /></b> to confirm</span>
       <input type="text" autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>`}
     ${state.changed !== undefined && html`<label class="field"><span>${count(state.changed)} of ${count(found)}</span>
       <progress max=${Math.max(found, state.changed, 1)} value=${state.changed}></progress></label>`}

@@ -1,6 +1,6 @@
 // Workers, schedules, and the audit of changes.
 
-import { count, html, now, printable, setQuery, span, useGet } from "./lib.js";
+import { count, html, now, own, printable, setQuery, span, useGet } from "./lib.js";
 import { Badge, Empty, Link, Loaded, Pager, Progress, Table, Text, Time, TubeLink } from "./parts.js";
 
 // Show a table of the rows, or a text if there are none.
@@ -51,7 +51,7 @@ export function Schedules({ namespace }) {
     <th scope="row"><${Text} of=${each.name} limit=${80} /></th><td><${TubeLink} namespace=${namespace} name=${each.tube} /></td>
     <td><code>${printable(each.schedule, 80)}</code></td>
     <td><${Time} at=${each.next} /></td><td><${Time} at=${each.last} /></td>
-    <td>${each.last_result && html`<${Badge} kind=${RESULTS[each.last_result]}>${each.last_result}<//>`}</td>
+    <td>${each.last_result && html`<${Badge} kind=${own(RESULTS, each.last_result)}>${printable(each.last_result, 20)}<//>`}</td>
     <td class="number">${count(each.workers)}</td></tr>`;
   return html`<div class="head"><h1>Schedules</h1></div>
     ${list(state, "schedules", "Schedules", SCHEDULES, row, "No running worker has a schedule.")}`;
