@@ -398,6 +398,20 @@ def test_lane_cooldowns_do_not_grow_when_the_clock_is_set_back(faked_server: Set
             assert tube.take(timeout=30) is not None
 
 
+def test_waits_for_a_token_do_not_grow_when_the_clock_is_set_back(faked_server: SetServer) -> None:
+    with tubes.connect(faked_server.server.url, session_ttl=1.5) as queue, ThreadPoolExecutor() as pool:
+        tube = queue.create_tube("load", rate=1)
+        for number in range(3):
+            tube.put(number)
+        assert tube.take(timeout=30) is not None
+        future = pool.submit(tube.take, timeout=60)
+        assert eventually(lambda: tube.statistics().waiting == 1)
+        faked_server.set(-HOUR)
+        assert future.result() is not None
+        faked_server.set(-2 * HOUR)
+        assert tube.take(timeout=30) is not None
+
+
 def test_tasks_of_a_promoted_replica_survive_a_clock_that_is_behind(faked_server: SetServer) -> None:
     faked_server.set(-HOUR)
     port = free_port()
