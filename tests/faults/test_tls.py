@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import select
 import socket
 import ssl
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 from uuid import uuid4
 
 import pytest
 
 import tubes
+from tests.support.internals import port_of
 from tests.support.servers import SocketServer, free_port
 from tubes import ConnectionLost, ServerRefused
 from tubes.conformance.bench import eventually
@@ -31,12 +35,15 @@ CERTIFICATE = Path(__file__).parent / "localhost.pem"
 
 
 class TlsProxy(SocketServer):
-    """A proxy on loopback that accepts TLS and connects to a server without it."""
+    """A proxy on loopback that accepts TLS and connects to a server without it. `asks`: for a client certificate."""
 
-    def __init__(self, server: LocalServer) -> None:
+    def __init__(self, server: LocalServer, *, asks: bool = False) -> None:
         self._server = server
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(CERTIFICATE)
+        if asks:
+            self._context.verify_mode = ssl.CERT_REQUIRED
+            self._context.load_verify_locations(CERTIFICATE)
         self._clients: set[socket.socket] = set()
         listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = listener.getsockname()[1]
@@ -169,6 +176,48 @@ def test_untrusted_certificate_is_refused(port: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(attempt, "PATIENCE", 0.1)
     with pytest.raises(ConnectionLost, match="certificate"):
         tubes.connect(f"rediss://127.0.0.1:{port}")
+
+
+def test_all_connections_use_the_client_certificate(valkey: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TlsProxy(valkey, asks=True) as proxy:
+        url = f"rediss://127.0.0.1:{proxy.port}?ssl_ca_certs={CERTIFICATE}&prefix={uuid4().hex}"
+        login = f"{url}&ssl_certfile={CERTIFICATE}&ssl_keyfile={CERTIFICATE}"
+        events: list[str] = []
+        with tubes.connect(login, session_ttl=0.6) as queue, tubes.connect(login, session_ttl=0.7) as other:
+            tube = queue.create_tube("load", "fifottl")
+            tube.on_task_change(lambda task, event: events.append(event))
+            with ThreadPoolExecutor() as pool:
+                taken = pool.submit(tube.take, timeout=20)
+                assert eventually(lambda: tube.statistics().waiting == 1)
+                other.tube("load").put("job", delay=0.1)
+                task = taken.result()
+            assert task is not None
+            with valkey.client() as client:
+                leases = f"{port_of(tube).shared.key}:leases"
+                _, ends = client.zrange(leases, -1, -1, withscores=True)[0]
+                assert eventually(lambda: client.zrange(leases, -1, -1, withscores=True)[0][1] > ends)  # It is renewed.
+            task.ack()
+            assert eventually(lambda: events.count("delete") == 1)
+        monkeypatch.setattr(attempt, "PATIENCE", 0.1)
+        for _ in range(5):  # Either side may notice first that the other one has closed the connection.
+            with pytest.raises(ConnectionLost, match="certificate"):
+                tubes.connect(url, connect_timeout=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"ssl_ca_certs": "missing.pem"}, "(ssl_ca_certs): [Errno 2]"),
+        ({"ssl_ca_certs": __file__}, "(ssl_ca_certs): [X509"),
+        ({"ssl_certfile": "missing.pem"}, "(ssl_certfile, ssl_keyfile, ssl_password): [Errno 2]"),
+        ({"ssl_certfile": CERTIFICATE, "ssl_keyfile": __file__}, "(ssl_certfile, ssl_keyfile, ssl_password): [SSL"),
+        ({"ssl_keyfile": CERTIFICATE, "ssl_password": "secret"}, "(ssl_certfile, ssl_keyfile, ssl_password)"),
+    ],
+)
+def test_unusable_files_are_refused_at_once(settings: dict[str, object], names: str) -> None:
+    with pytest.raises(tubes.InvalidOption, match=re.escape(names)) as caught:
+        tubes.connect(f"rediss://127.0.0.1:{free_port()}?{urlencode(settings)}")
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.full

@@ -11,6 +11,7 @@ import inspect
 import logging
 import re
 import socket
+import ssl
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
@@ -276,11 +277,12 @@ def _make_error(kind: type[TubesError], url: str, why: BaseException, secrets: C
     A server quotes the arguments of an unknown command, and AUTH may be unknown to it.
     """
     quotes = re.compile("|".join(["args beginning with", *(rf"(?<!\w){re.escape(word)}(?!\w)" for word in secrets)]))
+    hint = " The server may require another client certificate (ssl_certfile)." if "EOF occurred" in str(why) else ""
     chain: list[BaseException] = [why]
     for one in chain:
         chain += [other for other in (one.__cause__, one.__context__) if other is not None and other not in chain]
     clean = not any(quotes.search(str(one)) for one in chain)
-    text = why if clean else f"{type(why).__name__}; its text is left out because it quotes a password"
+    text = f"{why}{hint}" if clean else f"{type(why).__name__}; its text is left out because it quotes a password"
     if kind is InvalidOption:
         made: TubesError = kind(option="url", value=url, rule=f"has a setting that redis-py refuses: {text}")
     else:
@@ -364,12 +366,29 @@ def _pool(url: str, parts: Place) -> _Pool:
         made: _Pool = _untyped(redis.ConnectionPool).from_url(f"{url}?{query}" if query else url)
         # Check the settings that redis-py reads only when it makes a connection.
         _untyped(made.connection_class)(**_add_library(made.connection_kwargs))
-        return made
     except Exception as error:
         bad = re.fullmatch(r"Invalid value for .(\w+). in connection URL\.", str(error))
+    else:
+        _check_files(made.connection_kwargs, parts)
+        return made
     # Raised outside of `except`: redis-py's error may quote the value, and would be the context of this one.
     which = f"setting {bad[1]!r}, whose value redis-py cannot read" if bad else "setting that redis-py cannot use"
     raise InvalidOption(option="url", value=parts.redacted, rule=f"has a {which}")
+
+
+def _check_files(settings: Mapping[str, Any], parts: Place) -> None:
+    """Raise `InvalidOption` if files of TLS cannot be used. redis-py would try them again, or ask for a password."""
+    context, names = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), "ssl_ca_certs"
+    certificate, key, password = (settings.get(f"ssl_{name}") for name in ("certfile", "keyfile", "password"))
+    try:
+        if settings.get("ssl_ca_certs"):
+            context.load_verify_locations(settings["ssl_ca_certs"])
+        if certificate or key:
+            names = "ssl_certfile, ssl_keyfile, ssl_password"
+            context.load_cert_chain(certificate or "", key, password or "")
+    except (OSError, ValueError) as error:
+        rule = f"has TLS settings that cannot be used ({names}): {error}"
+        raise InvalidOption(option="url", value=parts.redacted, rule=rule) from None
 
 
 def _query_settings(parts: Place) -> _Settings:
