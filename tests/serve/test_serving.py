@@ -20,6 +20,7 @@ from starlette.routing import Mount
 from typer.testing import CliRunner
 
 import tubes
+from tests.faults.test_tls import CERTIFICATE
 from tests.support.served import Served
 from tubes.cli.app import app
 from tubes.errors import InvalidOption
@@ -81,6 +82,24 @@ def test_serve_refuses_invalid_options(words: tuple[str, ...], tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["serve", *words])
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.stderr
+
+
+@pytest.mark.parametrize(("certificate", "key"), [("nix.pem", CERTIFICATE), (CERTIFICATE, __file__)])
+def test_unusable_certificate_is_named(certificate: object, key: object) -> None:
+    words = [
+        "serve",
+        "--url",
+        "memory://",
+        "--http",
+        "127.0.0.1:0",
+        "--tls-cert",
+        str(certificate),
+        "--tls-key",
+        str(key),
+    ]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert f"tls_cert={str(certificate)!r}: must be a certificate" in done.stderr
 
 
 @pytest.mark.full

@@ -8,6 +8,7 @@ import ipaddress
 import re
 import signal
 import socket
+import ssl
 import sys
 import time
 import webbrowser
@@ -86,7 +87,13 @@ class Listen:
             raise InvalidOption(option="http", value=place, rule=rule)
 
     def open(self) -> socket.socket:
-        """Return a bound socket, so that the port is known."""
+        """Return a bound socket, so that the port is known. Raise `InvalidOption` if the certificate cannot be used."""
+        if self.cert is not None:
+            try:  # With a password, OpenSSL would ask for it.
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.cert, self.key, "")
+            except OSError as error:
+                rule = f"must be a certificate and --tls-key its key without a password: {error}"
+                raise InvalidOption(option="tls_cert", value=self.cert, rule=rule) from error
         family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
         try:
