@@ -64,6 +64,8 @@ def test_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         queue.create_tube("t").put(1)
         assert same.tube("t").statistics().tasks["ready"] == 1
     tubes.connect("file:./~/jobs").close()
+    with pytest.raises(InvalidOption, match=r"an unknown user: write file:\./~"):
+        tubes.connect("file:~no-such-user/jobs")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "~"]
 
 

@@ -154,6 +154,9 @@ def _read_file(url: str) -> Place:
         raise InvalidOption(option="url", value=text, rule="its path must be UTF-8 after %XX is decoded") from None
     if "\0" in path:
         raise InvalidOption(option="url", value=text, rule="its path must not contain %00")
+    if path.startswith("~"):  # `expanduser` has left it.
+        rule = f"its path begins with ~ and an unknown user: write {_FILE}./~ for a folder of this name"
+        raise InvalidOption(option="url", value=text, rule=rule)
     return Place("file", (), path, settings, text)
 
 
