@@ -40,6 +40,22 @@ def records(text: str) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def test_tilde_in_paths_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    run("file:~/jobs", "create", "t")
+    run("file:~/jobs", "export", "t", "~/tasks")
+    run("file:~/jobs", "import", "t", "~/tasks")
+    run("file:~/jobs", "backup", "~/copy")
+    (tmp_path / "serve.toml").write_text("tokens = '~/tokens.json'")
+    missing = run("file:~/jobs", "serve", "--config", "serve.toml", code=2)
+    assert f"{tmp_path}/home/tokens.json does not exist" in missing.stderr
+    for words, why in [("file:~/copy", "must be a path, not a URL"), ("~no-such-user/x", "an unknown user")]:
+        assert why in run("file:~/jobs", "backup", words, code=2).stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "serve.toml"]
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["copy", "jobs", "tasks"]
+
+
 def test_import_restores_exported_tasks(place: str, queue: tubes.Queue, tmp_path: Path) -> None:
     tube = queue.create_tube("crawl", "utubettl")
     tube.put({"a": [1, None]}, utube="example.com", pri=3, key="k", ttl=1000, ttr=60, max_attempts=4)

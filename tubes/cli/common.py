@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -108,6 +109,16 @@ def duration(words: str) -> float:
     if found is None:
         raise typer.BadParameter(f"{words!r}: must be seconds, or a number with s, m, h or d, such as 10m or 3d")
     return float(found[1]) * _UNITS[found[2]]
+
+
+def path_of(words: object) -> Path:
+    """Parse the path of a file or folder. `~` is the home folder, also where no shell replaces it."""
+    if str(words)[:5].lower() == "file:":
+        raise typer.BadParameter(f"{words}: must be a path, not a URL")
+    try:
+        return Path(str(words)).expanduser()
+    except RuntimeError:
+        raise typer.BadParameter(f"{words}: begins with ~ and an unknown user") from None
 
 
 def _of_states(states: Iterable[tubes.State]) -> object:

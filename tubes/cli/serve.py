@@ -18,7 +18,7 @@ import typer
 import tubes
 from tubes.backend.url import read, redact_url, url_of_environment
 from tubes.cli.columns import Column, Grid
-from tubes.cli.common import CONNECT_TIMEOUT, AsJson, Url, pairs, shared_place_of
+from tubes.cli.common import CONNECT_TIMEOUT, AsJson, Url, pairs, path_of, shared_place_of
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.logs import show_logs
 from tubes.cli.show import console, print_json, print_line
@@ -52,10 +52,11 @@ def _load_config(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
-TokenFile = Annotated[
-    Path,
-    typer.Option("--tokens", metavar="FILE", help="The file of tokens.", envvar="TUBES_TOKENS", show_default=False),
-]
+def _file(option: str, words: str, **more: Any) -> Any:
+    return typer.Option(option, parser=path_of, metavar="FILE", help=words, **more)
+
+
+TokenFile = Annotated[Path, _file("--tokens", "The file of tokens.", envvar="TUBES_TOKENS", show_default=False)]
 
 
 def _networks(option: str, what: str) -> Any:
@@ -79,15 +80,10 @@ def serve(
         typer.Option("--admin", metavar="HOST:PORT", help="The address of the administration API. Default: disabled."),
     ] = None,
     tokens: Annotated[
-        Path | None,
-        typer.Option(
-            "--tokens", metavar="FILE", help="The file of tokens; see `tubes token create`.", envvar="TUBES_TOKENS"
-        ),
+        Path | None, _file("--tokens", "The file of tokens; see `tubes token create`.", envvar="TUBES_TOKENS")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="The TLS certificate.")] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", help="The private key of the certificate.")
-    ] = None,
+    tls_cert: Annotated[Path | None, _file("--tls-cert", "The TLS certificate.")] = None,
+    tls_key: Annotated[Path | None, _file("--tls-key", "The private key of the certificate.")] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept other machines even without TLS or tokens.")
     ] = False,
@@ -147,10 +143,9 @@ def serve(
     ] = False,
     config: Annotated[
         Path | None,
-        typer.Option(
+        _file(
             "--config",
-            metavar="FILE",
-            help="Read these options from the table [serve] of a TOML file.",
+            "Read these options from the table [serve] of a TOML file.",
             is_eager=True,
             callback=_load_config,
         ),

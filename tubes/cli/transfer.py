@@ -20,7 +20,7 @@ from rich.progress import Progress
 
 import tubes
 from tubes.backend.url import read, redact_url
-from tubes.cli.common import Codec, Create, Name, OfState, Url, drop_none, open_queue, place_of
+from tubes.cli.common import Codec, Create, Name, OfState, Url, drop_none, open_queue, path_of, place_of
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.show import data_of, result_of
 from tubes.cli.streams import from_json, stdin, text_of, to_json
@@ -36,7 +36,7 @@ PUT_TIMEOUT = 60.0
 #: Delay in seconds that keeps a task from workers until it is buried again, if the driver has delays.
 _BURY_DELAY = 3600.0
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A file, or - for stdin or stdout.")]
+File = Annotated[Path, typer.Argument(parser=path_of, metavar="FILE", help="A file, or - for stdin or stdout.")]
 
 
 @contextmanager
@@ -330,7 +330,10 @@ def backup(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="FOLDER", help="The folder for the copy, which the command creates.", show_default=False
+            parser=path_of,
+            metavar="FOLDER",
+            help="The folder for the copy, which the command creates.",
+            show_default=False,
         ),
     ],
     url: Url = None,

@@ -88,6 +88,7 @@ class Service:
         if self.has_objects and not rights.isdisjoint({"put", "take"}):
             rule = "must be connected with codec='json' in memory: the service stores bytes"
             raise InvalidOption(option="queue", value=queue, rule=rule)
+        self._rights: Final = rights
         self.tokens: Final = tokens if tokens is None or rights >= ALL_RIGHTS else tokens.restrict(rights)
         self._anonymous: Final = ANONYMOUS.restrict(rights)
         self.limits: Final = limits
