@@ -534,6 +534,11 @@ def test_objects_are_previewed_sampled_and_searched() -> None:
         assert [task["id"] for task in found] == [1]
         samples = (await client.get(f"{tube}/reasons?samples=1")).json()["samples"]
         assert samples["bad"]["id"] == 2
+        for path in ("tasks", "stream"):
+            refused = await client.post(f"{tube}/{path}", json={"data": 1})
+            assert refused.status_code == 403
+            assert refused.json()["detail"].startswith("clients have no right to ")
+            assert refused.json()["detail"].endswith("in tube 'mail' of '_': connect the queue with codec='json'")
 
     with tubes.connect() as queue:
         tube = queue.create_tube("mail")
@@ -599,7 +604,9 @@ def test_dashboard_of_a_read_only_folder_refuses_every_change(tmp_path: Path) ->
     async def use(client: httpx.AsyncClient) -> None:
         assert (await client.get("/v1")).json()["rights"] == {"_": ["look"]}
         assert (await client.get("/v1/_/tubes/mail")).json()["tasks"]["ready"] == 1
-        assert (await client.post("/v1/_/tubes/mail/pause")).status_code == 403
+        paused = await client.post("/v1/_/tubes/mail/pause")
+        assert paused.status_code == 403
+        assert paused.json()["detail"] == "clients have no right to manage in tube 'mail' of '_'"
         for name in ("workers", "schedules", "audit"):
             reply = await client.get(f"/v1/_/{name}")
             assert (reply.status_code, reply.json()["title"]) == (403, "store read only")

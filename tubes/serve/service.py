@@ -153,6 +153,12 @@ class Service:
                     self.polls.refuse(request)
         self.sessions.end_invalid(tokens)
 
+    def refusal(self, rights: Collection[str], place: str) -> HTTPException:
+        """Return the error for a request with none of these rights. If no client may have them, say why."""
+        subject = "clients have" if self._rights.isdisjoint(rights) else "the token has"
+        why = ": connect the queue with codec='json'" if self.has_objects and {"put", "take"} & {*rights} else ""
+        return HTTPException(403, f"{subject} no right to {' or '.join(rights)} in {place}{why}")
+
     async def count(self, token: Token, counted: str, calls: int = 1) -> None:
         """Count uses of a right, or bytes. Raise `HTTPException(429)` if the token has used it too often."""
         rate = token.rates.get(counted)

@@ -74,7 +74,7 @@ class Call(BaseCall):
     def check(self, right: str, tube: str) -> None:
         """Raise `HTTPException(403)` unless the token has this right on the tube."""
         if not self.may(right, check_tube_name(tube)):
-            raise HTTPException(403, f"the token has no right to {right} in tube {tube!r} of {self.space.name!r}")
+            raise self.service.refusal([right], f"tube {tube!r} of {self.space.name!r}")
 
     async def use(self, right: str) -> None:
         """Check this right on the tube of the path, and count its use."""
@@ -205,7 +205,7 @@ class _Endpoint:
         rights = operation.right.split("|")
         if operation.right and not any(_is_allowed(token, right, path) for right in rights):
             place = f"tube {path['tube']!r} of {path['namespace']!r}" if "tube" in path else repr(path["namespace"])
-            raise HTTPException(403, f"the token has no right to {' or '.join(rights)} in {place}")
+            raise self._service.refusal(rights, place)
         if token.rates and len(rights) == 1:
             await self._service.count(token, operation.right)
         space = await self._service.namespaces.get(path.get("namespace", NO_NAMESPACE))
