@@ -148,6 +148,17 @@ def test_decorator_decides_about_the_arguments(queue: tubes.Queue, enqueue: Call
     assert worker.run(burst=True) == Summary(acked=3)
 
 
+def test_error_for_a_function_without_name_says_how_to_give_one(
+    queue: tubes.Queue, enqueue: Callable[..., tubes.Task]
+) -> None:
+    worker, half = Worker(queue), functools.partial(send_through, dry=True)
+    with pytest.raises(InvalidOption, match=r'worker\.task\("name"\)\(function\) gives a function a name'):
+        worker.task(half)
+    worker.task("half")(half)
+    enqueue(half, "ann")
+    assert worker.run(burst=True) == Summary(acked=1)
+
+
 @pytest.mark.parametrize("bad", ["", None, 7, lambda: None, object()])
 def test_enqueue_refuses_values_that_are_neither_function_nor_name(
     enqueue: Callable[..., tubes.Task], bad: Any

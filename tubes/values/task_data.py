@@ -131,7 +131,7 @@ def name_of(function: object, name: str | None = None) -> str:
         return text("name", name)
     own = getattr(function, "__name__", None)
     if not callable(function) or not isinstance(own, str) or not own.isidentifier():
-        rule = "must be a named function, or its name"
+        rule = 'must be a named function, or its name; worker.task("name")(function) gives a function a name'
         raise InvalidOption(option="function", value=function, rule=rule)
     return own
 
