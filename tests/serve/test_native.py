@@ -296,6 +296,8 @@ def test_a_key_and_an_idempotency_key_add_a_task_once(http: httpx.Client) -> Non
     for path, body in (("tasks/batch", {"items": [{"data": 1}]}), ("call", {"data": 1, "timeout": 0})):
         refused = http.post(f"/tubes/mail/{path}", json=body, headers=headers)
         assert (*problem(refused), refused.json()["option"]) == (400, "invalid-option", "Idempotency-Key")
+    empty = http.post("/tubes/mail/tasks", json={"data": 1}, headers={"idempotency-key": ""})
+    assert (*problem(empty), empty.json()["option"]) == (400, "invalid-option", "Idempotency-Key")
     http.delete("/tubes/mail/tasks/1")
     again = http.post("/tubes/mail/tasks", json={"data": 2}, headers=headers)
     assert (again.status_code, again.json()) == (200, {"id": 1, "state": "done"})

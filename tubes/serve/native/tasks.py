@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from tubes.aio import AsyncTask, AsyncTube
-from tubes.drivers.options import micros
+from tubes.drivers.options import micros, text
 from tubes.errors import CallTimeout, Facts, InvalidOption, TubesError
 from tubes.serve.bodies import json_reply
 from tubes.serve.namespaces import scan_tasks
@@ -93,7 +93,7 @@ async def _put(call: Call, data: bytes, options: Facts) -> Response:
 def _idempotency_key(call: Call) -> str | None:
     for name, value in call.scope["headers"]:
         if name == b"idempotency-key":
-            return str(value.decode("latin-1")) or None
+            return text("Idempotency-Key", value.decode("latin-1"))
     return None
 
 
