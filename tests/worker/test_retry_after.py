@@ -61,6 +61,13 @@ def test_header_is_read_in_every_form_and_zone(header: str | None, seconds: floa
     assert retry_after(header, now=NOW) == seconds
 
 
+def test_bytes_are_read_as_text_and_numbers_are_refused() -> None:
+    assert [retry_after(header) for header in (b"120", b"\xb2", b"")] == [120, None, None]
+    for number in (120, 0, 1.5):
+        with pytest.raises(TypeError, match=f"is a str, bytes or None, not {number}"):
+            retry_after(number)  # type: ignore[arg-type]
+
+
 def test_date_is_compared_with_the_current_time() -> None:
     date = time.asctime(time.gmtime(time.time() + 1000))
     assert retry_after(date) == pytest.approx(999, abs=2)

@@ -340,8 +340,8 @@ class Scheduler(BaseScheduler):
     def _on_response(self, response: Response, request: Request) -> None:
         if response.status not in (429, 503):
             return
-        header = (response.headers.get("Retry-After") or b"").decode("latin-1")
-        seconds, reason = retry_after(header, most=self._block_max), f"{response.status}"
+        seconds = retry_after(response.headers.get("Retry-After"), most=self._block_max)
+        reason = f"{response.status}"
         if seconds is not None:
             reason = f"{reason}, Retry-After {seconds:.0f}"
         elif response.status == 429:

@@ -11,18 +11,20 @@ from typing import Final
 MAX_DELAY: Final = 3600.0
 
 
-def retry_after(header: str | None, *, most: float = MAX_DELAY, now: float | None = None) -> float | None:
+def retry_after(header: str | bytes | None, *, most: float = MAX_DELAY, now: float | None = None) -> float | None:
     """Return the seconds of a `Retry-After` header, `most` at most. Return None if it is missing or invalid.
 
     The header is a number of seconds, or a date in any of the three forms of HTTP; a past date means 0 seconds.
-    `now`: the current time in seconds since 1970.
+    `now`: the current time in seconds since 1970. Raises `TypeError` for a header that is no text, such as a number.
 
     >>> retry_after("120")
     120.0
     >>> retry_after("Fri, 31 Dec 9999 23:59:59 GMT")
     3600.0
     """
-    text = (header or "").strip()
+    if not isinstance(header, str | bytes | None):
+        raise TypeError(f"a Retry-After header is a str, bytes or None, not {header!r}")
+    text = (header.decode("latin-1") if isinstance(header, bytes) else header or "").strip()
     if text.isascii() and text.isdecimal():
         return limit_delay(float(text), most)
     try:
