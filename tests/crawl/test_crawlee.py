@@ -8,7 +8,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,39 @@ def test_requests_keep_all_attributes(payload: bytes | None) -> None:
             request.retry_count, request.crawl_depth, request.loaded_url = 2, 3, "http://a.example/2"
             await manager.add_request(request)
             assert await manager.fetch_next_request() == request
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["label", "user_data"])
+@pytest.mark.parametrize("label", ["L", None])
+def test_label_is_kept_where_it_was_given(name: str, label: str | None) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            manager = TubeRequestManager(await queue.create_tube("pages", "utubettl"))
+            options: Any = {"label": label} if name == "label" else {"user_data": {"label": label}}
+            request = Request.from_url("http://a.example/", **options)
+            await manager.add_request(request)
+            fetched = await manager.fetch_next_request()
+            assert fetched == request
+            assert fetched is not None
+            assert (fetched.label, dict(fetched.user_data)) == (label, dict(request.user_data))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), [float("-inf")], b"bytes", datetime.now(), {1j: 2}])
+def test_user_data_that_json_would_change_are_refused(value: Any) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("pages", "utubettl")
+            manager = TubeRequestManager(tube)
+            request = Request.from_url("http://a.example/b")
+            request.user_data["value"] = value
+            with pytest.raises(ValueError, match=r"JSON|keys must be"):
+                await manager.add_request(request)
+            await manager.add_requests([request, "http://a.example/"])
+            assert await manager.get_total_count() == 1
 
     asyncio.run(main())
 
@@ -240,7 +273,13 @@ def test_tasks_that_are_no_requests_are_buried() -> None:
     async def main() -> None:
         async with tubes.aio.connect() as queue:
             tube = await queue.create_tube("pages", "utubettl")
-            bad = [5, {"url": 1}, {"url": "http://a.example/", "payload": {}}, ["http://a.example/"]]
+            bad = [
+                5,
+                {"url": 1},
+                {"url": "http://a.example/", "uniqueKey": "a", "label": 5},
+                {"url": "http://a.example/", "payload": {}},
+                ["http://a.example/"],
+            ]
             await tube.put_many([*bad, "http://a.example/1"], utube="a.example")
             request = await TubeRequestManager(tube).fetch_next_request()
             assert request is not None

@@ -10,6 +10,7 @@ public methods.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from base64 import b64decode, b64encode, b85encode
 from collections.abc import Awaitable, Callable, Sequence
@@ -244,7 +245,14 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
 
 def _data(request: Request) -> Facts:
     """Return a request as JSON data. Raises `ValueError` if a part of it cannot be stored."""
+    user_data = dict(request.user_data)
+    try:
+        json.dumps(user_data, allow_nan=False)  # `model_dump` makes None from nan and text from objects.
+    except (TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
     data = request.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"payload"})
+    if "label" in user_data:  # Otherwise it is only an attribute of the request.
+        data["label"] = user_data["label"]
     if request.payload is not None:
         try:
             data["payload"] = request.payload.decode()
@@ -257,13 +265,16 @@ def _request(data: Any) -> Request:
     """Return a stored request. Another program may have put the URL alone. Raises `ValueError` for other data."""
     if isinstance(data, str):
         return Request.from_url(data)
-    if isinstance(data, dict):
-        fields = cast("dict[str, Any]", data)
-        payload: Any = fields.get("payload")
-        if isinstance(payload, dict):
-            fields = fields | {"payload": b64decode(cast("dict[str, str]", payload)["base64"])}
-        data = fields
-    return Request.model_validate(data)
+    if not isinstance(data, dict):
+        return Request.model_validate(data)
+    fields = cast("dict[str, Any]", data)
+    payload: Any = fields.get("payload")
+    if isinstance(payload, dict):
+        fields = fields | {"payload": b64decode(cast("dict[str, str]", payload)["base64"])}
+    request = Request.model_validate(fields)
+    if "label" in fields:
+        request.user_data["label"] = fields["label"]
+    return request
 
 
 def _processed(request: Request, *, is_new: bool = False, is_handled: bool = False) -> ProcessedRequest:
