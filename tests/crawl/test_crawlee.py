@@ -140,6 +140,30 @@ def test_user_data_that_json_would_change_are_refused(value: Any) -> None:
     asyncio.run(main())
 
 
+def test_forefront_moves_a_request_that_is_in_the_tube() -> None:
+    async def main() -> list[str]:
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("pages", "utubettl", key_ttl=60)
+            manager = TubeRequestManager(tube)
+            await manager.add_requests([f"http://a.example/{number}" for number in range(6)])
+            done = await manager.fetch_next_request()
+            assert done is not None
+            await manager.mark_request_as_handled(done)
+            held = await manager.fetch_next_request()
+            assert held is not None
+            await manager.add_requests([f"http://a.example/{number}" for number in (0, 1, 5)], forefront=True)
+            assert (await manager.add_request("http://a.example/4", forefront=True)).was_already_present
+            await manager.add_request("http://a.example/3")
+            await manager.reclaim_request(held)
+            fetched: list[str] = []
+            while (request := await manager.fetch_next_request()) is not None:
+                fetched.append(request.url[-1])
+                await manager.mark_request_as_handled(request)
+            return fetched
+
+    assert asyncio.run(main()) == ["4", "5", "1", "2", "3"]
+
+
 def test_forefront_is_the_front_of_a_tube_without_options() -> None:
     async def main() -> list[str]:
         async with tubes.aio.connect() as queue:

@@ -14,6 +14,7 @@ import json
 import logging
 from base64 import b64decode, b64encode, b85encode
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from hashlib import sha256
 from time import monotonic, time
@@ -75,6 +76,8 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         added = self._transform_request(request)
         item = self._item(added, forefront)
         task = await self._retry(lambda: self._tube.put(item.data, **item.options))
+        if forefront:
+            await self._move_up(item, task)
         return _processed(added, is_new=task.created_now)
 
     async def add_requests(self, requests: Sequence[str | Request], *, forefront: bool = False, **_: object) -> None:
@@ -89,6 +92,15 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         for item, task in zip(items, tasks, strict=True):
             if isinstance(task, tubes.TubesError):
                 _log.error("Request to %s is dropped: %s", item.data["url"], task)
+            elif forefront:
+                await self._move_up(item, task)
+
+    async def _move_up(self, item: tubes.Item, task: tubes.AsyncTask) -> None:
+        """Move a request that the tube already had to the forefront, as Crawlee's queues do."""
+        pri = item.options.get("pri")
+        if pri is not None and not task.created_now and task.state == "ready":
+            with suppress(tubes.TaskNotFound):
+                await self._retry(lambda: self._tube.update(task, pri=pri))
 
     def _item(self, request: Request, forefront: bool) -> tubes.Item:
         key = b85encode(sha256(request.unique_key.encode()).digest()[:12]).decode()
