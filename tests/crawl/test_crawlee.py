@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from crawlee import Request
+from crawlee.crawlers import HttpCrawler
 from crawlee.request_loaders import ThrottlingRequestManager
 
 import tubes
@@ -272,6 +273,27 @@ def test_absurd_delays_are_capped(seconds: float, wait: float) -> None:
                 assert await end(request) is not None
             waits = [(lane.next_start or 0) - clock.now() for lane in await tube.lanes()]
             assert waits == [pytest.approx(wait, abs=0.1)] * 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (header, "429, Retry-After 3600")
+        for header in ("9" * 15, "9" * 300, "9" * 5000, "Fri, 31 Dec 9999 23:59:59 -2359")
+    ]
+    + [(" 60 ", "429, Retry-After 60")]
+    + [(header, "429") for header in ("0", "Thu, 01 Jan 1970 00:00:00 GMT", "soon", "1" + "_0" * 9, None)],
+)
+def test_crawler_reads_retry_after_as_tubes_does(header: str | None, reason: str) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            manager = TubeRequestManager(await queue.create_tube("pages", "utubettl"))
+            crawler = HttpCrawler(request_manager=manager, configure_logging=False)
+            url = "http://a.example/"
+            assert crawler._record_rate_limit_status_code(429, request_url=url, retry_after_header=header)
+            assert manager._blocks["a.example"][1] == reason
 
     asyncio.run(main())
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from base64 import b64decode, b64encode, b85encode
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -25,11 +26,12 @@ import tubes
 from tubes.crawl.hosts import host_of
 from tubes.drivers.options import MAX_PRI
 from tubes.errors import Facts, excerpt, needs
-from tubes.worker.delays import limit_delay
+from tubes.worker.delays import limit_delay, retry_after
 from tubes.worker.outcomes import reason_of
 
 with needs("tubes.crawl.crawlee", "crawlee"):
     from crawlee import Request
+    from crawlee.crawlers import BasicCrawler
     from crawlee.request_loaders import ThrottlingRequestManager
     from crawlee.storage_clients.models import ProcessedRequest
 
@@ -39,6 +41,8 @@ T = TypeVar("T")
 _PAUSE: Final = 1.0
 # Timeout of a fetch in seconds. Crawlee ends a crawl if a fetch takes minutes.
 _FETCH_TIMEOUT: Final = 30.0
+# The longest Retry-After that is read, in seconds. Other request managers have no limit.
+_MAX_RETRY_AFTER: Final = 1e9
 
 
 class TubeRequestManager(ThrottlingRequestManager[Any]):
@@ -253,6 +257,16 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
     def set_crawl_delay(self, url: str, delay_seconds: float) -> None:
         """Use the Crawl-delay of a robots.txt for its host, if it is longer than the tube's interval."""
         self._delays[host_of(urlsplit(url))] = limit_delay(delay_seconds)
+
+
+def _parse_retry_after(header: str | None) -> timedelta | None:
+    """Read a header as all parts of tubes do. Crawlee's own parser fails for a number of more than 14 digits."""
+    # A 0 would repeat the request for ever without a pause, since it does not count as a retry.
+    return timedelta(seconds=seconds) if (seconds := retry_after(header, most=_MAX_RETRY_AFTER)) else None
+
+
+# Crawlee parses the header before it calls `record_domain_delay`.
+vars(sys.modules[BasicCrawler.__module__])["parse_retry_after_header"] = _parse_retry_after
 
 
 def _data(request: Request) -> Facts:
