@@ -244,9 +244,9 @@ end
 --        the living task with its key as `Entry.encode` encodes it, or '?' and its id if the reply is too large, or the
 --        id of the remembered task; nil if the tube is full; the error DUPLICATE names the existing task and the item,
 --        counted from 0
--- `limit`: the maximum of ready and delayed tasks; the error FULL names the number of new ones. `old`: the id in 6 bytes
--- of a done task that is forgotten.
-local function put_keyed(args, limit, old)
+-- `limit`: the maximum of ready and delayed tasks; the error FULL names the number of new ones. `remove`: removes a task
+-- that is replaced.
+local function put_keyed(args, limit, remove)
   if Call.replayed then return keyed_reply_again(Call.replayed) end
   local size, plan = tonumber(args[6]), Call.plan
   local words, at = words_of(args)
@@ -301,7 +301,7 @@ local function put_keyed(args, limit, old)
   local reply, marks, updated = { created .. first }, {}, false
   Call.set('next', id)
   if lanes then Lanes.add_counts(lanes.new) end
-  if old then Done.forget({ old }) end
+  if remove then remove() end
   for n = 1, size do
     local task = all[n]
     local lives = task.name and call('HGET', K.keys, task.name)
@@ -349,14 +349,18 @@ function Many.put_limited(args)
   return put_keyed(args, tonumber(args[#args]))
 end
 
--- Put a kept done task again, and remove the old one.
--- ARGV  6 to 20 as for put_keyed with one task, 21 the id of the done task, 22 its put, as for `find_any`
--- reply  as for put_keyed; the error NOTFOUND if the done task is not kept
+-- Put a task instead of another one, which is removed. It is in any state, or a done task that is kept.
+-- ARGV  6 to 20 as for put_keyed with one task, 21 the id of the old task, 22 its put, as for `find_any`, 23 as the last
+--       one for put_limited (left out: no maximum)
+-- reply  as for put_keyed; the error NOTFOUND if there is no such task, or the error FULL
 function Many.again(args)
-  if not Call.replayed and not Done.encode(args[21], args[22]) then
+  local old = not Call.replayed and Entry.find_expected(args[21], args[22])
+  if not Call.replayed and not old and not Done.encode(args[21], args[22]) then
     return redis.error_reply('NOTFOUND there is no such task')
   end
-  return put_keyed(args, nil, pack('>I6', args[21]))
+  return put_keyed(args, tonumber(args[23]), function()
+    if old then Engine.move(old, 'delete') else Done.forget({ pack('>I6', args[21]) }) end
+  end)
 end
 
 -- Take -------------------------------------------------------------------------------------------------------------------

@@ -7,11 +7,16 @@ import inspect
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import tubes
 from tests.support.proxy import Proxy
+from tubes.drivers.options import MAX_WAITING
 from tubes.durable.journal import Journal
+from tubes.errors import CodecError, TaskNotFound, TubeFull
+from tubes.serve import create_app
+from tubes.values.codecs import RawCodec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,3 +138,58 @@ def check(seen: list[list[str]], last: tuple[str, ...]) -> None:
     assert [len(found) for found in places] == [len(last)] * len(places), seen
     assert sorted(places[-1]) == [*last]
     assert any(sorted(found) != [*last] for found in places)
+
+
+def test_republished_job_replaces_the_old_one_in_one_step(valkey: LocalServer, url: str) -> None:
+    """Check the jobs that a service leaves if it dies before a request."""
+    seen: list[list[tuple[str, bytes]]] = []
+    prefix = url.partition("?")[2]
+
+    def watch(request: bytes) -> None:
+        if b"FCALL" in request:
+            with tubes.connect(f"{url}&namespace=shop", codec=RawCodec(), session_ttl=77) as queue:
+                seen.append([(str(task.state), task.data) for task in queue.tube("q").select()])
+
+    async def republish() -> None:
+        app = create_app(tubes.aio.connect(f"{proxy.url}?{prefix}", codec="json"))
+        transport = httpx.ASGITransport(app)
+        async with app.service.run(), httpx.AsyncClient(transport=transport, base_url="http://a/api/shop") as http:
+            for _ in range(2):
+                job = (await http.put("/q", content=b"old")).json()["job_id"]
+            proxy.lies = watch
+            assert (await http.put(f"/q/job/{job}", content=b"new")).status_code == 201
+            watch(b"FCALL")
+
+    with Proxy(valkey) as proxy:
+        asyncio.run(republish())
+    old, new = ("ready", b"old"), ("ready", b"new")
+    assert (seen[0], seen[-1]) == ([old, old], [old, new])
+    assert all(jobs in ([old, old], [old, new]) for jobs in seen)
+
+
+@pytest.mark.parametrize("place", ["memory", "folder", "server"])
+@pytest.mark.parametrize("state", ["ready", "delayed", "taken", "buried", "done"])
+def test_task_replaces_another_in_any_state(
+    tmp_path: Path, request: pytest.FixtureRequest, place: str, state: str
+) -> None:
+    where = {"memory": "memory://", "folder": f"file:{tmp_path}/jobs"}.get(place)
+    with tubes.connect(where or request.getfixturevalue("url"), codec="json") as queue:
+        tube = queue.create_tube("mail", "utubettl", keep_done=60 if state == "done" else 0)
+        old = tube.put("old", utube="a", delay=50 if state == "delayed" else 0)
+        if state in ("taken", "done"):
+            assert tube.take(0) is not None
+        if state in ("buried", "done"):
+            (tube.ack if state == "done" else tube.bury)(old)
+        with pytest.raises(CodecError):
+            tube._put_again(old, ({1j}, {}))
+        assert str(tube.peek(old).state) == state
+        with pytest.raises(TubeFull):
+            tube._put_again(old, ("new", {MAX_WAITING: 0}))
+        new = tube._put_again(tube.peek(old), ("new", {"utube": "b", "pri": 3}))
+        assert (new.id, new.data, new.utube, new.pri, new.state) == (1, "new", "b", 3, "ready")
+        for _ in range(2):
+            with pytest.raises(TaskNotFound):
+                tube._put_again(old, ("newer", {}))
+        assert [task.data for task in [*tube.select(), *tube.select("done")]] == ["new"]
+        assert [(lane.name, lane.ready, lane.taken) for lane in tube.lanes()] == [("b", 1, 0)]
+        assert queue.admin.check("mail") == []

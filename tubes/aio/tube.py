@@ -587,12 +587,12 @@ class AsyncTube(Generic[T, R]):
         new: AsyncTask[T] = await self._put_again(done)
         return new
 
-    async def _put_again(self, done: AsyncTask[T]) -> AsyncTask[T]:
-        reply = self._port.again(done)
-        new = await reply if type(reply) is CoroutineType else reply
-        if new is None:
+    async def _put_again(self, old: AsyncTask[T], new: tuple[T, Mapping[str, Any]] | None = None) -> AsyncTask[T]:
+        reply = self._port.again(old, new)
+        task = await reply if type(reply) is CoroutineType else reply
+        if task is None:
             raise self._port.full_error(1)
-        return new
+        return task
 
     async def update(
         self,

@@ -362,20 +362,26 @@ class CallPort(Port[F]):
         if callback is not None:
             callback(None)
 
-    def again(self, task: object) -> F | None:
-        """Put a done task again and forget the old one; return None if there is no room."""
+    def again(self, task: object, new: tuple[object, Options] | None = None) -> F | None:
+        """Put a done task again, or `new` data with options instead of any task, and remove the old task, in one step.
+
+        Return None if there is no room.
+        """
         id, engine = self.resolve_untaken_task(task)[0], self._engine
+        prepared = None if new is None else self.prepare(*new)
 
         def act(now: int) -> F | None:
-            done: Any = engine.find_done(now, id) if id not in engine.tasks else engine.tasks[id]
-            options = self._driver.check_put(item_of_done(self.show(done), self._driver).options)
+            old: Any = engine.find_done(now, id) if id not in engine.tasks else engine.tasks[id]
+            data, options = prepared or (old.data, item_of_done(self.show(old), self._driver).options)
+            if prepared is None:
+                options = self._driver.check_put(options)
             if not engine.admits(now, options):
                 return None
             self.shared.pending_again = engine.next_id, id
-            new = self.show(engine.put(now, done.data, options))
-            engine.done.remove(id)
+            put = self.show(engine.put(now, data, options))
+            engine.delete(now, old, self.hold)
             self.shared.pending_again = None
-            return new
+            return put
 
         return self._do(act)
 

@@ -267,7 +267,11 @@ class SharedTube:
                 self.engine.untake(now, entry)
             self._undo_puts(now, self.putting, self.engine.next_id)
             if self.pending_again is not None and self.pending_again[0] in self.engine.tasks:
-                self.engine.done.remove(self.pending_again[1])
+                old = self.pending_again[1]
+                if old in self.engine.tasks:
+                    self.engine.delete(now, self.engine.tasks[old])
+                else:
+                    self.engine.done.remove(old)
             self._repair_waiters()
             self.putting, self.pending_again = -1, None
             self.engine.busy = self.engine.next_take

@@ -635,11 +635,11 @@ class Tube(Generic[T, R]):
         new: Task[T] = self._put_again(done)
         return new
 
-    def _put_again(self, done: Task[T]) -> Task[T]:
-        new = self._port.again(done)
-        if new is None:
+    def _put_again(self, old: Task[T], new: tuple[T, Mapping[str, Any]] | None = None) -> Task[T]:
+        task = self._port.again(old, new)
+        if task is None:
             raise self._port.full_error(1)
-        return new
+        return task
 
     def update(
         self,

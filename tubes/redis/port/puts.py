@@ -14,7 +14,7 @@ from tubes.errors import DuplicateKey, TaskNotFound, TubeFull
 from tubes.redis import task_codec, validation
 from tubes.redis.library.replies import number_of
 from tubes.redis.port import tube
-from tubes.redis.port.base import Port, encode_text
+from tubes.redis.port.base import Port, encode_text, identity_of
 from tubes.redis.transport.script_call import SERVING, Flow
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.values.options import put_options
@@ -39,7 +39,7 @@ def put_encoded(
 ) -> Flow[F | None]:
     """Put encoded data with checked options.
 
-    `waits`: the caller waits if the tube is full. `old`: the id and the put of the done task that this put replaces.
+    `waits`: the caller waits if the tube is full. `old`: the id and the put of the task that this put replaces.
     """
     yield from require_keep_done(port, options)
     shared = port.shared
@@ -73,9 +73,12 @@ def put_encoded(
     return show_put(port, reply, new, raw) if type(reply) is bytes else None
 
 
-def again(port: Port[F], task: object) -> Flow[F | None]:
-    """Put a done task again and forget the old one; return None if the tube is full."""
-    port.resolve_untaken_task(task)
+def again(port: Port[F], task: object, new: tuple[object, Options] | None = None) -> Flow[F | None]:
+    """Put a done task again, or `new` data with options instead of any task; return None if the tube is full."""
+    id, _, view = port.resolve_untaken_task(task)
+    if new is not None:
+        raw, options = port.prepare(*new)
+        return (yield from put_encoded(port, raw, options, waits=False, old=(id, identity_of(view, by_put=True))))
     done = yield from port.run_request("peek", port.task_request(task, looks=True))
     options = port._driver.check_put(item_of_done(done, port._driver).options)
     old = done.id, f"c{done._record.created}"

@@ -35,24 +35,30 @@ _MAX_ATTRIBUTE_VALUE: Final = 128
 _NOT_A_LIST: Final = "request body should be an array of objects"
 
 
-async def publish(call: Call) -> Response:
-    """Put a job; return its id."""
+async def publish(call: Call, old: int | None = None) -> Response:
+    """Put a job, in one step instead of the job `old` if that exists; return its id."""
     options = _options(call)
     body = await call.body(call.service.max_body(call.token), "body too large")
     options |= await call.service.check_put(call.token, size_of(body, options))
-    task: Any = await call.apply_creating(lambda tube: tube.put(body, **options))
+
+    async def put(tube: AsyncTube) -> tuple[Any, AsyncTask | None]:
+        if old is not None:
+            with suppress(TaskNotFound):
+                replaced = await tube.peek(old)
+                return await tube._put_again(replaced, (body, options)), replaced
+        return await tube.put(body, **options), None
+
+    task, replaced = await call.apply_creating(put)
     call.metrics.record_published(call.space.name, call.queue, 1)
+    if replaced is not None:
+        call.metrics.record_deleted(call.space.name, call.queue, (time.time() - replaced.created) * 1000)
     return json_reply({"msg": "published", "job_id": call.job_id(call.queue, task.id)}, 201)
 
 
 async def republish(call: Call) -> Response:
     """Put a job, and delete the job in the path, which it replaces."""
     call.check("take", call.queue)
-    old = call.task_id()
-    reply = await publish(call)
-    if old is not None:
-        await _delete(call, old)
-    return reply
+    return await publish(call, call.task_id())
 
 
 async def publish_bulk(call: Call) -> Response:
@@ -207,14 +213,10 @@ async def delete(call: Call) -> Response:
     """Remove a job in any state. A consumer acks its job this way."""
     task = call.task_id()
     if task is not None:
-        await _delete(call, task)
+        with suppress(TubeNotFound, TaskNotFound):
+            done = await call.space.apply(call.queue, lambda tube: tube.delete(task))
+            call.metrics.record_deleted(call.space.name, call.queue, (time.time() - done.created) * 1000)
     return Response(status_code=204)
-
-
-async def _delete(call: Call, task: int) -> None:
-    with suppress(TubeNotFound, TaskNotFound):
-        done = await call.space.apply(call.queue, lambda tube: tube.delete(task))
-        call.metrics.record_deleted(call.space.name, call.queue, (time.time() - done.created) * 1000)
 
 
 async def size(call: Call, state: str) -> Response:
