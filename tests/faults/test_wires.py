@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import product
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
 
 import pytest
 
 import tubes
+from tests.support.internals import port_of
 from tests.support.ledger import Ledger
 from tests.support.proxy import Proxy
-from tubes import ConnectionLost, Task, TubesError
+from tubes import CallTimeout, ConnectionLost, Task, TubesError
 from tubes.backend.flow import run
 from tubes.conformance.bench import eventually
+from tubes.conformance.faces import AioFace, SyncFace
 from tubes.redis import task_codec
 from tubes.redis.library.functions import FUNCTIONS
+from tubes.redis.port import batch
+from tubes.redis.port import tube as tube_calls
 from tubes.redis.transport import attempt, subscription
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import ScriptCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
+    from tubes.conformance.faces import Face
     from tubes.testing import LocalServer
 
 
@@ -456,93 +464,321 @@ def test_take_for_another_session_does_not_disturb_its_replies(proxied_url: str,
         assert (counted["put"], counted["take"]) == (2, 1)
 
 
-class Dying:
-    """A process that dies after some round trips: nothing that it sends later arrives."""
+class Mortal(Proxy):
+    """The connections of a process that dies after some round trips: all of them end, and what it sends is lost."""
 
-    def __init__(self, proxy: Proxy, trips: int) -> None:
+    def __init__(self, server: LocalServer) -> None:
+        super().__init__(server, self._count)
         self.is_dead = False
-        self._left = trips
+        #: The remaining round trips; None: any number.
+        self.left: int | None = None
         self._lock = threading.Lock()
-        proxy.cuts = self._count
+        self._open: list[socket.socket] = []
 
     def _count(self, request: bytes) -> bool:
         with self._lock:
-            self._left -= 1
-            self.is_dead = self.is_dead or self._left < 0
+            if self.left is not None:
+                self.left -= 1
+                self.is_dead = self.is_dead or self.left < 0
         if self.is_dead:
             raise ConnectionResetError
         return False
 
+    def _serve(self, client: socket.socket) -> None:
+        self._open.append(client)
+        try:
+            super()._serve(client)
+        finally:
+            self._open.remove(client)
 
-#: Waiting takes for three seconds.
-WAITING_TAKES: dict[str, Any] = {
-    "take": lambda queue, tube: tube.take(30, ttr=3),
-    "take_many": lambda queue, tube: tube.take_many(3, 30, ttr=3),
-    "take_any": lambda queue, tube: queue.take_any([tube], 30, ttr=3),
-    "by priority": lambda queue, tube: queue.take_any([tube], 30, ttr=3, order="pri"),
-    "take_many of tubes": lambda queue, tube: queue.take_many([tube], 3, 30, ttr=3),
+    def die(self) -> None:
+        """End all connections."""
+        self.is_dead = True
+        for client in [*self._open]:
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+        assert eventually(lambda: not self._open)
+
+
+class Mine(NamedTuple):
+    """What a process that dies uses: its queue, its tube, and the tasks that it has taken."""
+
+    face: Face
+    queue: Any
+    tube: Any
+    held: list[Any]
+
+    def run(self, method: str, *args: Any) -> None:
+        """Call a method of the port with each of these lists of arguments, on an event loop at the same time."""
+        if isinstance(self.face, SyncFace):
+            for each in args:
+                getattr(port_of(self.tube), method)(*each)
+            return
+
+        async def calls() -> None:
+            call = getattr(port_of(self.tube.inner), method)
+            await asyncio.gather(*(call(*[getattr(one, "inner", one) for one in each]) for each in args))
+
+        cast("AioFace", self.face).run(calls())
+
+
+class Act(NamedTuple):
+    """A call of a process that dies."""
+
+    call: Callable[[Mine], object]
+    driver: str = "fifottl"
+    options: Mapping[str, Any] = MappingProxyType({})
+    #: Puts tasks and prepares the tube, as another process.
+    before: Callable[[tubes.Tube], object] = lambda tube: tube.put_many(range(5))
+    #: The number of tasks that the process has taken.
+    held: int = 0
+    #: Acts as another process while the call waits.
+    during: Callable[[tubes.Tube], object] | None = None
+    #: False if each task changes in a step of its own.
+    at_once: bool = True
+
+
+def put_one(tube: tubes.Tube) -> None:
+    tube.put("late")
+
+
+FULL: dict[str, Any] = {"options": {"capacity": 5}, "during": lambda tube: tube.delete_many([0, 1, 2])}
+LANED = [tubes.Item(number, utube="ab"[number % 2]) for number in range(5)]
+KEYED = [tubes.Item(number, key=str(number), key_ttl=60) for number in range(3)]
+LANES: dict[str, Any] = {"driver": "utubettl", "before": lambda tube: tube.put_many(LANED)}
+KEYS: dict[str, Any] = {"before": lambda tube: tube.put_many(KEYED)}
+ENDED: dict[str, Any] = {"before": lambda tube: (tube.put_many(KEYED), tube.delete(1))}
+BURIED: dict[str, Any] = {"before": lambda tube: [tube.put(number).bury("bad") for number in range(5)]}
+DONE: dict[str, Any] = {
+    "options": {"keep_done": 60},
+    "before": lambda tube: (tube.put_many(range(5)), tube.ack_many(tube.take_many(5, 0))),
+}
+KEEPS: dict[str, Any] = {"options": {"keep_done": 60}}
+WAITS: dict[str, Any] = {"options": {"ttr": 60}, "before": lambda tube: None, "during": put_one}
+
+#: Calls by name.
+ACTS: dict[str, Act] = {
+    "put": Act(lambda my: my.tube.put(5, pri=1, ttl=60, delay=50, ttr=3)),
+    "put into a lane": Act(lambda my: my.tube.put(5, utube="a"), **LANES),
+    "put with a key": Act(lambda my: my.tube.put(5, key="a", on_duplicate="raise")),
+    "put an update": Act(lambda my: my.tube.put(5, key="1", on_duplicate="update"), **KEYS),
+    "put a replacement": Act(lambda my: my.tube.put(5, key="1", on_duplicate="replace"), **KEYS),
+    "put, kept": Act(lambda my: my.tube.put(5, keep_done=60)),
+    "put, full": Act(lambda my: my.tube.put(5, timeout=30), **FULL),
+    "put with a key, full": Act(lambda my: my.tube.put(5, timeout=30, key="a"), **FULL),
+    "put_many, full": Act(lambda my: my.tube.put_many([5, 6, 7], timeout=30), **FULL),
+    "put_many": Act(lambda my: my.tube.put_many([5, 6, 7, 8, 9])),
+    "put_many with keys": Act(lambda my: my.tube.put_many([tubes.Item(n, key=str(n)) for n in range(5, 9)])),
+    "put_many, kept": Act(lambda my: my.tube.put_many([5, 6, 7], keep_done=60, delay=50)),
+    "put together": Act(lambda my: my.run("put", (5, {}), (6, {}), (7, {})), at_once=False),
+    "call": Act(lambda my: my.tube.call(5, 0.05)),
+    "enqueue": Act(lambda my: my.queue.enqueue("send", 1), at_once=False),  # It creates a tube.
+    "take": Act(lambda my: my.tube.take(0)),
+    "take with a ttr": Act(lambda my: my.tube.take(0, ttr=3)),
+    "take, waiting": Act(lambda my: my.tube.take(30), **WAITS),
+    "take with a ttr, waiting": Act(lambda my: my.tube.take(30, ttr=3), **WAITS),
+    "take from a lane": Act(lambda my: my.tube.take(0), **LANES),
+    "take_many": Act(lambda my: my.tube.take_many(5, 0), at_once=False),
+    "take_many with a ttr": Act(lambda my: my.tube.take_many(5, 0, ttr=3), at_once=False),
+    "take_many with a ttr, waiting": Act(lambda my: my.tube.take_many(3, 30, ttr=3), **WAITS),
+    "take_any": Act(lambda my: my.queue.take_any(["other", "load"], 0, ttr=3)),
+    "take_any, waiting": Act(lambda my: my.queue.take_any(["other", my.tube], 30, ttr=3), **WAITS),
+    "take_any by priority": Act(lambda my: my.queue.take_any(["other", my.tube], 0, ttr=3, order="pri")),
+    "take_any by pri, waiting": Act(lambda my: my.queue.take_any([my.tube], 30, ttr=3, order="pri"), **WAITS),
+    "take_many of tubes": Act(lambda my: my.queue.take_many(["other", "load"], 3, 0, ttr=3), at_once=False),
+    "take_many of tubes, waiting": Act(lambda my: my.queue.take_many([my.tube], 3, 30, ttr=3), **WAITS),
+    "take this task": Act(lambda my: my.tube.peek(3).take(ttr=3)),
+    "next": Act(lambda my: my.run("next", my.held), held=1),
+    "next in lanes": Act(lambda my: my.run("next", my.held), held=1, **LANES),
+    "ack": Act(lambda my: my.held[0].ack(), held=2),
+    "ack in lanes": Act(lambda my: my.held[0].ack(), held=2, **LANES),
+    "ack with a result": Act(lambda my: my.held[0].ack("fine"), held=2, **KEEPS),
+    "ack_many": Act(lambda my: my.tube.ack_many(my.held), held=5, at_once=False),
+    "ack_many, kept": Act(lambda my: my.tube.ack_many(my.held), held=5, at_once=False, **KEEPS),
+    "release": Act(lambda my: my.held[0].release(), held=2, options={"max_attempts": 1}),
+    "release with a delay": Act(lambda my: my.held[0].release(50, reason="busy", pri=1), held=2),
+    "release with data": Act(lambda my: my.tube.release(my.held[0], data="half"), held=2),
+    "release_many": Act(lambda my: my.tube.release_many(my.held, 50), held=5, at_once=False),
+    "touch": Act(lambda my: my.held[0].touch(60), held=2, options={"ttr": 20}),
+    "touch with a ttr": Act(lambda my: my.held[0].touch(ttr=20), held=2),
+    "touch_many": Act(lambda my: my.tube.touch_many(my.held, 20), held=5, at_once=False),
+    "checkpoint": Act(lambda my: my.held[0].checkpoint("half", progress=0.5), held=2, options={"ttr": 20}),
+    "decline": Act(lambda my: my.tube._decline(my.held[0], 50), held=2),
+    "bury": Act(lambda my: my.held[0].bury("bad", pri=1), held=2),
+    "bury a ready task": Act(lambda my: my.tube.bury(4, "bad"), **LANES),
+    "kick": Act(lambda my: my.tube.kick(3), at_once=False, **BURIED),
+    "kick a task": Act(lambda my: my.tube.kick(task=3, attempts=2), **BURIED),
+    "kick a done task": Act(lambda my: my.tube.kick(task=3), **DONE),
+    "update": Act(lambda my: my.tube.update(3, data="new", pri=1, delay=50, ttl=60)),
+    "replace": Act(lambda my: my.tube._put_again(my.tube.peek(3), (5, {"utube": "a"})), **LANES),
+    "replace a taken task": Act(lambda my: my.tube._put_again(my.tube.peek(0), (5, {"pri": 1})), held=2),
+    "peek": Act(lambda my: my.tube.peek(3)),
+    "delete": Act(lambda my: my.tube.delete(3), **LANES),
+    "delete, kept": Act(lambda my: my.tube.delete(3), **KEEPS),
+    "delete_many": Act(lambda my: my.tube.delete_many(range(5), state="ready"), at_once=False),
+    "cancel": Act(lambda my: my.tube.cancel(3, "no")),
+    "cancel a taken task": Act(lambda my: my.held[0].cancel("no"), held=2, **KEEPS),
+    "select and kick": Act(lambda my: my.tube.select("buried").kick(ttl=60), at_once=False, **BURIED),
+    "select and bury": Act(lambda my: my.tube.select("ready").bury("bad"), at_once=False, **LANES),
+    "select and release": Act(lambda my: my.tube.select("taken").release(), held=5, at_once=False),
+    "select and delete": Act(lambda my: my.tube.select("ready").delete(), at_once=False),
+    "select and cancel": Act(lambda my: my.tube.select().cancel("no"), held=2, at_once=False),
+    "move": Act(lambda my: my.tube.select("ready").move_to(my.queue.tube("other")), at_once=False, **KEYS),
+    "move lanes": Act(lambda my: my.tube.select("ready").move_to(my.queue.tube("other")), at_once=False, **LANES),
+    "truncate": Act(lambda my: my.tube.truncate(), held=2),
+    "alter": Act(lambda my: my.tube.alter(capacity=7, ttl=60)),
+    "alter, kept": Act(lambda my: my.tube.alter(keep_done_max=1), at_once=False, **DONE),
+    "alter lanes": Act(lambda my: my.tube.alter(lane_capacity=7, max_in_flight=2), **LANES),
+    "pause": Act(lambda my: my.tube.pause(50)),
+    "resume": Act(lambda my: my.tube.pause(0), before=lambda tube: tube.pause()),
+    "drop": Act(lambda my: my.tube.drop()),
+    "drop with force": Act(lambda my: my.tube.drop(force=True), held=2),
+    "block a lane": Act(lambda my: my.tube.lane("a").block(50, reason="busy"), **LANES),
+    "unblock": Act(lambda my: my.tube.lane("a").unblock(), "utube", {}, lambda tube: tube.lane("a").block(50)),
+    "configure a lane": Act(lambda my: my.tube.lane("a").configure(interval=5, capacity=9), **LANES),
+    "forget a key": Act(lambda my: my.tube.admin.forget_key("1"), **ENDED),
+    "release all": Act(lambda my: my.tube.admin.release_all(), held=5),
+    "create a tube": Act(lambda my: my.queue.create_tube("new", "fifottl", ttr=5)),
+    "update a tube": Act(lambda my: my.queue.create_tube("load", "fifottl", if_exists="update", ttr=5)),
+    "join a session": Act(lambda my: my.queue.admin.identify(uuid4().hex, create=True), held=2),
 }
 
 
-class Life(NamedTuple):
-    """One process that makes a call and may die, as the next process of its service sees it."""
+class State(NamedTuple):
+    """The state that a process leaves."""
 
-    has_returned: bool
-    #: Seconds that the takes last from the put of their tasks.
-    leases: list[float]
+    #: For each tube its name, options, calls, pause, lanes and the data of the tasks that can be taken now.
+    tubes: list[tuple[object, ...]]
+    #: The tasks by their data.
+    tasks: dict[object, tuple[object, ...]]
 
 
-def live(valkey: LocalServer, api: str, take: Any, trips: int) -> Life:
-    """Wait in a process that dies after these round trips, and put a task. The session of the process lives on."""
-    prefix, uuid, dying, ends = f"?prefix={uuid4().hex}", uuid4().hex, list[Dying](), list[Any]()
+def state_of(queue: tubes.Queue) -> State:
+    found = State([], {})
+    for name in sorted(queue.tubes()):
+        tube = queue.tube(name)
+        counts, tasks = tube.statistics(), [*tube.select()]
+        done = [*tube.select("done")]
+        by_state = Counter(str(task.state) for task in tasks)
+        assert by_state == {
+            state: count for state, count in counts.tasks.items() if count and state not in ("total", "done")
+        }
+        assert counts.kept == len(done)
+        assert queue.admin.check(name) == []
+        for task in [*tasks, *done]:
+            moments = (moment and moment - task.created for moment in (task.due, task.expires))
+            times = (span and round(span, -1) for span in (*moments, task.ttl, task.ttr))
+            about = task.pri, task.utube, task.key, task.reason, task.context, task.max_attempts
+            assert repr(task.data) not in found.tasks
+            found.tasks[repr(task.data)] = name, str(task.state), task.attempts, *times, *about
+        lanes = [
+            (
+                lane.name,
+                lane.ready,
+                lane.taken,
+                lane.next_start and 1,
+                lane.interval,
+                lane.capacity,
+                lane.blocked_reason,
+            )
+            for lane in (tube.lanes() if tube.driver.lane is not None else ())
+        ]
+        options = {option: value for option, value in tube.options.items() if value}
+        available = []
+        while (taken := tube.take(0)) is not None:
+            available.append(taken.ack().data)
+        found.tubes.append((name, options, counts.calls, counts.paused, lanes, available))
+    return found
+
+
+def in_time(call: Callable[[], object]) -> Future[Any]:
+    """Run a call in a thread that no end of a test waits for."""
+    future = Future[Any]()
+
+    def run_it() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run_it, daemon=True).start()
+    return future
+
+
+def live(valkey: LocalServer, face: Face, act: Act, trips: int, *, survives: bool) -> tuple[bool, State]:
+    """Make a call in a process that dies after these round trips, or after the call.
+
+    Return True if the call has returned, and the state of the tubes after the end of its session, or if the session
+    `survives` in another process, after the death.
+    """
+    prefix = f"?prefix={uuid4().hex}"
     with (
         tubes.connect(valkey.url + prefix, session_ttl=40.0) as service,
-        Proxy(valkey) as proxy,
-        ThreadPoolExecutor(1) as pool,
+        Mortal(valkey) as process,
         valkey.client() as client,
     ):
-        service.admin.identify(uuid, create=True)
-        tube = service.create_tube("load", "fifottl")
+        tube = service.create_tube("load", act.driver, **act.options)
+        service.create_tube("other", act.driver)
+        act.before(tube)
+        queue: Any = face.connect(process.url + prefix, session_ttl=41.0)
+        if survives:
+            queue.admin.identify(service.admin.identify())
+        its_tube = queue.tube("load")
+        mine = Mine(face, queue, its_tube, its_tube.take_many(act.held, 0) if act.held else [])
+        process.left = trips
+        call = in_time(lambda: act.call(mine))
+        if act.during is not None:
+            assert eventually(lambda: process.is_dead or bool(client.info("clients")["blocked_clients"]))
+            act.during(tube)
+        assert eventually(lambda: process.is_dead or call.done())
+        has_returned = not process.is_dead
+        process.die()
+        if has_returned:
+            with suppress(CallTimeout):
+                call.result()
+        with suppress(TubesError), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(attempt, "PATIENCE", 0.01)
+            in_time(queue.close).result(10)
+        if not survives:
+            key = port_of(tube).shared.key
+            for token in client.zrange(f"{key}:leases", 0, -1):
+                if token.decode() != port_of(tube).session.token:
+                    client.zadd(f"{key}:leases", {token: 1})
+            client.hset(key, "soonest", 1)
+        return has_returned, state_of(service)
 
-        def wait_by_thread() -> None:
-            with tubes.connect(proxy.url + prefix, session_ttl=41.0) as queue:
-                queue.admin.identify(uuid)
-                mine = queue.tube("load")
-                ends.append(queue.close)
-                dying.append(Dying(proxy, trips))
-                take(queue, mine)
 
-        async def wait_by_loop() -> None:
-            async with tubes.aio.connect(proxy.url + prefix, session_ttl=41.0) as queue:
-                await queue.admin.identify(uuid)
-                mine = await queue.tube("load")
-                call = asyncio.ensure_future(take(queue, mine))
-                ends.append(partial(asyncio.get_running_loop().call_soon_threadsafe, call.cancel))
-                dying.append(Dying(proxy, trips))
-                await call
+def cases() -> Iterator[Any]:
+    """Yield the calls of threads whose session ends, of event loops whose session survives, and both of waiting calls.
 
-        done = pool.submit(wait_by_thread if api == "threads" else lambda: asyncio.run(wait_by_loop()))
-        assert eventually(lambda: bool(dying))
-        assert eventually(lambda: dying[0].is_dead or bool(client.info("clients")["blocked_clients"]))
-        tube.put("job")
-        assert eventually(lambda: dying[0].is_dead or done.done())
-        leases = [(task.due or 1e18) - task.created for task in tube.select("taken")]
-        with suppress(TubesError, RuntimeError):  # An event loop that has ended is closed.
-            ends[0]()
-        return Life(not dying[0].is_dead and done.exception() is None, leases)
+    The short suite runs the waiting takes that have a ttr.
+    """
+    for name, act in ACTS.items():
+        for api, survives in product(("sync", "aio"), (False, True)):
+            if act.during is not None or survives == (api == "aio"):
+                marks = () if survives and act.during is put_one and name != "take, waiting" else pytest.mark.full
+                ends = "survives" if survives else "ends"
+                yield pytest.param(api, name, survives, marks=marks, id=f"{api}-{name}-{ends}")
 
 
-@pytest.mark.parametrize("name", WAITING_TAKES)
-@pytest.mark.parametrize("api", ["threads", "asyncio"])
-def test_waiting_take_of_a_dying_process_keeps_its_ttr(
-    valkey: LocalServer, monkeypatch: pytest.MonkeyPatch, api: str, name: str
+@pytest.mark.parametrize(("api", "name", "survives"), [*cases()])
+def test_call_of_a_dying_process_has_its_whole_effect_or_none(
+    valkey: LocalServer, monkeypatch: pytest.MonkeyPatch, api: str, name: str, survives: bool
 ) -> None:
     """The process dies after each of its round trips."""
     monkeypatch.setattr(attempt, "PATIENCE", 0.1)
-    lives: list[Life] = []
-    while not lives or not lives[-1].has_returned:
-        lives.append(live(valkey, api, WAITING_TAKES[name], len(lives)))
-    leases = [lease for life in lives for lease in life.leases]
-    assert len(lives) > 2
-    assert leases
-    assert max(leases) < 33
+    monkeypatch.setattr(tube_calls, "_TRIMS_PER_CALL", 1)
+    for limit in ("PUTS", "TAKES", "IDS", "IDS_ALONE", "IDS_WITH_LANES", "CHANGES", "RELAYED"):
+        monkeypatch.setattr(batch, limit, 2)
+    act, lives = ACTS[name], list[tuple[bool, State]]()
+    face: Face = SyncFace() if api == "sync" else AioFace()
+    while not lives or not lives[-1][0]:
+        lives.append(live(valkey, face, act, len(lives), survives=survives))
+        assert len(lives) < 30
+    face.close()
+    (_, before), *between, (_, after) = lives
+    for _, state in between:
+        if act.at_once:
+            assert state in (before, after)
+        for data in {*state.tasks, *before.tasks, *after.tasks}:
+            assert state.tasks.get(data) in (before.tasks.get(data), after.tasks.get(data))
