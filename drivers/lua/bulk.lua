@@ -1,15 +1,15 @@
 -- What Spark and other bulk clients need: uploads of many tasks, writes that are all or nothing, streams that read in
--- batches, and scans without decoding.
+-- batches, and scans without decoding. KEYS[1] is the meta hash of the tube.
 local Call = require 'call'
 local Engine = require 'engine'
 local Entry = require 'entry'
 local Bucket = require 'bucket'
+local Done = require 'done'
 local Lists = require 'lists'
 local Many = require 'many'
 local Ready = require 'ready'
 
 local call = redis.call
-local byte = string.byte
 local sub = string.sub
 local format = string.format
 local match = string.match
@@ -18,22 +18,19 @@ local unpack_struct = struct.unpack
 local Bulk = {}
 -- Milliseconds after which an unused stream expires: a week.
 local IDLE = 604800000
-local TUBE_GONE = 'TUBEGONE there is no such tube'
 
 -- Uploads ------------------------------------------------------------------------------------------------------------------
 
 -- Upload words for a put of many tasks, which follows after the last part. The list expires some time after that.
--- KEYS[1]  the tube's meta hash
 -- ARGV  1 the name of the list, 2 the number of earlier parts ('': remove the list), 3 milliseconds until it expires,
 --       4 the next part: words in one string
--- reply  nothing
 function Bulk.upload_words(args)
   local list = Call.key .. ':staged:' .. args[1]
   if args[2] == '' then
     call('UNLINK', list)
     return
   end
-  if call('EXISTS', Call.key) == 0 then return redis.error_reply(TUBE_GONE) end
+  if call('EXISTS', Call.key) == 0 then return redis.error_reply(Call.TUBE_GONE) end
   local there = call('LLEN', list)
   -- Otherwise this part was uploaded before, and only the reply was lost.
   if there <= tonumber(args[2]) then
@@ -44,12 +41,11 @@ function Bulk.upload_words(args)
 end
 
 -- Upload a chunk: words of tasks that a write puts later, all or none, in a list of its own.
--- KEYS[1]  the tube's meta hash
 -- ARGV  1 the write, 2 the chunk, 3 milliseconds until it expires, 4 words as in put_many, in one string
 -- reply  the moment of creation of the tube, which identifies it among tubes of this name
 function Bulk.write_stage(args)
   local born = call('HGET', Call.key, 'born')
-  if not born then return redis.error_reply(TUBE_GONE) end
+  if not born then return redis.error_reply(Call.TUBE_GONE) end
   local chunks, list = Call.key .. ':chunks:' .. args[1], Call.key .. ':staged:' .. args[2]
   -- The caller continues a write that was aborted.
   if call('SISMEMBER', chunks, '!') == 1 then return redis.error_reply('ABORTED the write was given up') end
@@ -62,7 +58,6 @@ function Bulk.write_stage(args)
 end
 
 -- Extend the expiry of uploaded chunks, because their write is about to be sealed.
--- KEYS[1]  the tube's meta hash
 -- ARGV  1 milliseconds, 2… chunks; at most 1000
 -- reply  the number of missing chunks
 function Bulk.write_keep(args)
@@ -74,7 +69,6 @@ function Bulk.write_keep(args)
 end
 
 -- Seal a write: fix its chunks. From now on all of them are put, by this writer or by another one that continues it.
--- KEYS[1]  the tube's meta hash
 -- ARGV  1 the writer, 2 the number of the write, 3 its chunks: for each its name, its number of tasks and of words, '1'
 --       if they have keys, 4 the number of missing chunks, 5 milliseconds for which the seal is remembered, 6 the
 --       moment of creation of the tube for which they were uploaded ('': no chunks)
@@ -83,7 +77,7 @@ end
 function Bulk.write_seal(args)
   local write = Call.key .. ':written:' .. args[1]
   local born = call('HGET', Call.key, 'born')
-  if not born then return redis.error_reply(TUBE_GONE) end
+  if not born then return redis.error_reply(Call.TUBE_GONE) end
   if call('HGET', write, 'born') ~= born then call('UNLINK', write) end
   local last, number, chunks = unpack(call('HMGET', write, 'last', 'number', 'chunks'))
   if number then return number .. ' ' .. chunks end
@@ -97,7 +91,6 @@ function Bulk.write_seal(args)
 end
 
 -- Record that a write has put all its tasks.
--- KEYS[1]  the tube's meta hash
 -- ARGV  1 the writer, 2 the number of the write, 3 milliseconds for which the record is kept ('': no record)
 -- reply  1; 0: the write is unknown
 function Bulk.write_done(args)
@@ -116,7 +109,6 @@ function Bulk.write_done(args)
 end
 
 -- List writes that were sealed a while ago, and are not done.
--- KEYS[1]  the tube's meta hash
 -- ARGV  1 the minimum age in seconds
 -- reply  for each write its writer, its number and its chunks
 function Bulk.write_others(args)
@@ -136,7 +128,6 @@ function Bulk.write_others(args)
 end
 
 -- Remove the uploaded chunks of a write, except for chunks whose expiry was extended: their write may be sealed.
--- KEYS[1]  the tube's meta hash
 -- ARGV  1 the write, 2 milliseconds for which it is remembered that the write was aborted ('': it was not), 3 the usual
 --       expiry of a chunk in milliseconds ('': remove all chunks, because all puts of the write are done)
 -- reply  the number of chunks that are left to remove
@@ -193,20 +184,16 @@ end
 
 -- Return the numbers of a chunk for its `size` tasks: a single number applies to all.
 local function numbers_of(words, size)
-  local numbers, count = {}, 0
-  for number in string.gmatch(words, '%d+') do
-    count = count + 1
-    numbers[count] = number
-  end
-  for n = 2, count == 1 and size or 0 do numbers[n] = words end
+  local numbers = {}
+  for number in string.gmatch(words, '%d+') do numbers[#numbers + 1] = number end
+  for n = 2, #numbers == 1 and size or 0 do numbers[n] = words end
   return numbers
 end
 
 -- Return the ids of a chunk, their attempts, and the takes by which the stream holds them.
 local function decode_chunk(chunk)
   local ids, attempts, takes = match(chunk, '(.*):(.*):(.*)')
-  local named = {}
-  for id in string.gmatch(ids, '%d+') do named[#named + 1] = id end
+  local named = numbers_of(ids, 1)
   return named, numbers_of(attempts, #named), numbers_of(takes, #named)
 end
 
@@ -358,10 +345,8 @@ function Bulk.stream_ack(args)
 end
 
 -- Record tasks of a stream that were not delivered because they had changed since the take: its acks skip them.
--- KEYS[1]  the tube's meta hash
 -- ARGV  1 the stream, 2 its epoch, 3 milliseconds until the record expires, 4… for each task its id, '.', and the
 --       number of the take; at most 1000
--- reply  nothing
 function Bulk.stream_skip(args)
   if call('HGET', stream_key(args[1]), 'epoch') ~= args[2] then
     return redis.error_reply('FENCED another reader continues this stream')
@@ -372,9 +357,7 @@ function Bulk.stream_skip(args)
 end
 
 -- Record how many tasks Spark runs at a time: executors know it, and the driver of a stream needs it.
--- KEYS[1]  the tube's meta hash
 -- ARGV  1 the stream, 2 its epoch, 3 the number
--- reply  nothing
 function Bulk.stream_slots(args)
   local stream = stream_key(args[1])
   if call('HGET', stream, 'epoch') == args[2] then call('HSET', stream, 'slots', args[3]) end
@@ -383,7 +366,6 @@ end
 -- Scans --------------------------------------------------------------------------------------------------------------------
 
 -- Count the tasks, and return the range of their ids.
--- KEYS[1]  the tube's meta hash
 -- reply  {the number of tasks, a lower bound of their ids, the next id}; nil: the tube does not exist
 function Bulk.extent()
   local K = Call.keys
@@ -400,51 +382,21 @@ function Bulk.extent()
 end
 
 -- List the ids of tasks by a scan: each task that exists during the whole scan, some of them twice.
--- KEYS[1]  the tube's meta hash
 -- ARGV  1 the cursor ('0': the beginning), 2 about how many ids, 3 the key: tasks, taken, due, buried or ended
 -- reply  {the next cursor, ids in one string}; of 'buried' the id in the last 6 bytes of each place
 function Bulk.scan_ids(args)
-  local part = args[3]
+  local part, ids = args[3], {}
   local key = Call.keys[part]
-  local found
   if part == 'tasks' then
-    found = redis.pcall('HSCAN', key, args[1], 'COUNT', args[2], 'NOVALUES')
-    if not found.err then return { found[1], table.concat(found[2], ' ') } end
-    -- Servers before Redis 7.4 and Valkey 8 have no NOVALUES.
-    found = call('HSCAN', key, args[1], 'COUNT', args[2])
-  else
-    found = call('ZSCAN', key, args[1], 'COUNT', args[2])
+    local cursor, names = Lists.scan_fields(key, args[1], args[2])
+    return { cursor, table.concat(names, ' ') }
   end
-  local ids = {}
-  for n = 1, #found[2], 2 do
-    local at = found[2][n]
-    if part ~= 'taken' and part ~= 'tasks' then at = format('%.0f', unpack_struct('>I6', at, #at - 5)) end
-    ids[#ids + 1] = at
+  local page = call('ZSCAN', key, args[1], 'COUNT', args[2])
+  for n = 1, #page[2], 2 do
+    local at = page[2][n]
+    ids[#ids + 1] = part == 'taken' and at or format('%.0f', unpack_struct('>I6', at, #at - 5))
   end
-  return { found[1], table.concat(ids, ' ') }
-end
-
--- Return the position after the text that begins at `at`.
-local function after(value, at)
-  local length = byte(value, at)
-  if length < 255 then return at + 1 + length end
-  return at + 5 + unpack_struct('>I4', value, at + 1)
-end
-
--- Return the position after the fields that the flags announce; `sizes`: their sizes in bytes, as in entry.lua; -1: a
--- text.
-local function skip(flags, value, at, sizes)
-  for bit, size in ipairs(sizes) do
-    if flags % 2 ^ bit >= 2 ^ (bit - 1) then at = size < 0 and after(value, at) or at + size end
-  end
-  return at
-end
-
-local FIRST_SIZES, MORE_SIZES = { 0, 0, 3, 4, 7, 7, -1 }, { 3, -1, 7, -1, 0, -1, 7, 16 }
-
-local function body_of(flags, value, begin)
-  local at = skip(flags, value, begin + 8, FIRST_SIZES)
-  return flags < 128 and at or skip(byte(value, at), value, at + 1, MORE_SIZES)
+  return { page[1], table.concat(ids, ' ') }
 end
 
 -- Add the scores of some members of a sorted set, if it exists.
@@ -454,7 +406,6 @@ local function add_scores(key, members, found)
 end
 
 -- Read tasks without their data, or kept done tasks.
--- KEYS[1]  the tube's meta hash
 -- ARGV  1 'tasks' or 'done', 2 '1': done tasks with their data, 3 and 4 two moments: skip done tasks unless they ended
 --       after the first and not after the second, 5… ids, a bounded number
 -- reply  {the number of ids that were read; the bytes before the data of each, nil: it does not exist; the score of
@@ -464,31 +415,26 @@ function Bulk.task_headers(args)
   local K = Call.keys
   if call('EXISTS', Call.key) == 0 then return nil end
   local part, are_whole, since, to, now = args[1], args[2] == '1', tonumber(args[3]), tonumber(args[4]), Call.time()
-  -- Return the position of the task in its record (see done.lua); nil: outside of the requested time, or expired.
-  local function kept_at(value)
-    local _, ended, ends, _, has = unpack_struct('>c1I7I7I3I1', value)
-    if ends <= now or ended <= since or ended > to then return nil end
-    return has == 1 and after(value, 20) or 20
+  -- Return what the reply has of a stored value; false: outside of the requested time, or expired.
+  local function head_of(value)
+    local begin, stored = 1, value
+    if part == 'done' then
+      local ended, ends, _, at = Done.read(value)
+      if ends <= now or ended <= since or ended > to then return false end
+      begin, stored = at, sub(value, at)
+    end
+    local size = Entry.read('', stored).body - 1
+    return are_whole and value or sub(value, 1, begin - 1 + size)
   end
   local heads, taken, due, size, looked, count = {}, {}, {}, 0, 0, #args - 4
   while looked < count and size < Call.BYTES do
     looked = looked + 1
     local value = call('HGET', K[part], args[looked + 4])
-    -- An unreadable task is returned unchanged.
-    local is_read, begin = true, 1
-    if value and part == 'done' then
-      is_read, begin = pcall(kept_at, value)
-      if not begin then value = false end
-    end
     if value then
-      size = size + #value
-      local flags, at = is_read and byte(value, begin), begin
-      if flags and flags >= 4 then
-        is_read, at = pcall(body_of, flags, value, begin)
-      elseif is_read then
-        at = begin + 8
-      end
-      if is_read and not are_whole then value = sub(value, 1, at - 1) end
+      -- An unreadable task is returned unchanged.
+      local is_read, head = pcall(head_of, value)
+      if head then size = size + #value end
+      if is_read then value = head end
     end
     heads[looked] = value
   end

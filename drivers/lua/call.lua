@@ -39,6 +39,7 @@ Call.WATCHED = 10000000
 Call.BYTES = 2000000
 -- The longest ttl, ttr and delay.
 Call.LONGEST = 6307200000000000
+Call.TUBE_GONE = 'TUBEGONE there is no such tube'
 -- The keys of a tube in addition to its meta hash.
 Call.PARTS = {
   'tasks', 'ready', 'taken', 'due', 'buried', 'back', 'offers', 'behind', 'lanes', 'rests', 'fill', 'crowded', 'keys',

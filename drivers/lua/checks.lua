@@ -8,8 +8,10 @@
 -- ARGV[2]  the time in microseconds; '': the server's
 -- ARGV[3…] the arguments of the check
 local Call = require 'call'
+local Done = require 'done'
 local Entry = require 'entry'
 local Lanes = require 'lanes'
+local Lists = require 'lists'
 local Plan = require 'plan'
 local RateLimits = require 'rate_limits'
 local Ready = require 'ready'
@@ -35,14 +37,13 @@ end
 
 -- Start a check that needs the driver. Return an error reply if the tube does not exist.
 local function begin(args)
-  local M = Call.key
   repairs, found = args[1] == '1', {}
   Call.now, Call.args = Call.time(args[2]), args
   Call.soonest, Call.listening, Call.session, Call.filling = math.huge, false, -1, false
   local driver, options
   driver, options, Call.born, Call.next, Call.lanes, Call.pacing, Call.filled, Call.loose = unpack(
-    call('HMGET', M, 'driver', 'options', 'born', 'next', 'lanes', 'pacing', 'filled', 'loose'))
-  if not Call.born then return redis.error_reply('TUBEGONE there is no such tube') end
+    call('HMGET', Call.key, 'driver', 'options', 'born', 'next', 'lanes', 'pacing', 'filled', 'loose'))
+  if not Call.born then return redis.error_reply(Call.TUBE_GONE) end
   Call.plan, Call.names, Call.values = Plan.of(driver, options), false, {}
 end
 
@@ -82,6 +83,11 @@ local function has_texts(task)
   return count % 2 == 0
 end
 
+local function read_valid(id, value)
+  local task = Entry.read(id, value)
+  return task.body <= #value + 1 and has_texts(task) and place(task) and task
+end
+
 -- Parse a task as `Entry.read` does, and set its score if it is taken. nil: this driver could not have written it.
 local function stored_task(id, value)
   local plan, flags = Call.plan, #value >= 8 and byte(value, 1)
@@ -89,11 +95,8 @@ local function stored_task(id, value)
   if not plan.timed and (flags % 2 >= 1 or flags % 64 >= 16) then return nil end
   if not plan.pri and flags % 16 >= 8 then return nil end
   if not plan.lane and flags % 128 >= 64 then return nil end
-  local reads, task = pcall(Entry.read, id, value)
-  if not reads or task.body > #value + 1 then return nil end
-  local whole, right = pcall(has_texts, task)
-  if not whole or not right then return nil end
-  if not pcall(place, task) then return nil end
+  local reads, task = pcall(read_valid, id, value)
+  if not reads or not task then return nil end
   task.score = call('ZSCORE', Call.keys.taken, id)
   if task.score and task.state == 'r' then task.state = 't' end
   return task
@@ -101,9 +104,9 @@ end
 
 -- Return the task with an id, or nil if it does not exist or cannot be read.
 local function task_of(id)
-  id = format('%.0f', id)
-  local value = call('HGET', Call.keys.tasks, id)
-  return value and stored_task(id, value)
+  local name = id and format('%.0f', id)
+  local value = name and call('HGET', Call.keys.tasks, name)
+  return value and stored_task(name, value)
 end
 
 -- Return the task whose id is in a place, if that is its correct place.
@@ -115,80 +118,53 @@ end
 
 -- Lanes --------------------------------------------------------------------------------------------------------------------
 
--- Set the fields of a lane's record with limits; false: they are not right.
-local function read_limited(about, record)
-  local FIELDS = RateLimits.FIELDS
-  local reads, fields = pcall(function() return { cmsgpack.unpack(sub(record, 2)) } end)
-  if not reads or not Call.pacing or #fields > #FIELDS or #fields < 17 then return false end
-  -- The record may be older than the reason and the burst, its fields 18 to 20, and than the capacity.
-  for n = #fields + 1, #FIELDS do fields[n] = n == 18 and '' or n == #FIELDS and -1 or 0 end
-  for n = 1, #FIELDS do
-    local right = tonumber(fields[n])
-    if FIELDS[n] == 'key' or FIELDS[n] == 'head' or FIELDS[n] == 'reason' then right = tostring(fields[n]) end
-    if right ~= fields[n] then return false end
-    about[FIELDS[n]] = fields[n]
-  end
-  return about.taken >= 0 and about.cooldown >= 0
-end
-
--- Read the record of a lane: its number, the number of its taken tasks, the place on offer, and in a tube with limits
--- the other fields of a rate. nil: there is no record; false: it cannot be read.
+-- Read the record of a lane as a rate, and make it the current lane. nil: there is no record; false: it is not right.
 local function lane_of(name)
-  local record = call('HGET', Call.keys.lanes, name)
+  local reads, rate = pcall(Lanes.read_limited, name)
+  if not reads then return false end
+  local record = Lanes.current.record
   if not record then return nil end
-  local about = { key = '', head = '', taken = 0, cooldown = 0, turn = 0 }
-  if byte(record, 1) ~= 255 then
-    local head = sub(record, 2)
-    if byte(record, 1) ~= 254 then about.key, head = sub(record, 1, 5), sub(record, 6) end
-    if (head == '' and about.key == '') or (head ~= '' and #head < 6) then return false end
-    if call('ZSCORE', Call.keys.offers, head) then about.head = head else about.taken = 1 end
-  elseif not read_limited(about, record) then
-    return false
+  if byte(record, 1) == 255 then
+    -- The last field may be missing.
+    local count = select('#', cmsgpack.unpack(sub(record, 2)))
+    if not Call.pacing or count < #RateLimits.FIELDS - 1 then return false end
+    for field, value in pairs(RateLimits.new()) do
+      if type(rate[field]) ~= type(value) or rate[field] ~= rate[field] then return false end
+    end
+  else
+    -- The size of the place behind the number or byte 254.
+    local is_numbered = byte(record, 1) ~= 254
+    local size = #record - (is_numbered and 5 or 1)
+    if size < 6 and not (is_numbered and size == 0) then return false end
   end
-  if #about.key ~= 5 and about.key ~= '' then return false end
-  if about.key ~= '' and Lanes.number_of(about.key) >= 549755813888 then return false end
-  if about.head ~= '' and #about.head < 6 then return false end
-  return about
+  local has_number = #rate.key == 5 and Lanes.number_of(rate.key) < 549755813888
+  local is_right = (rate.key == '' or has_number) and (rate.head == '' or #rate.head >= 6)
+  return is_right and rate.taken >= 0 and rate.cooldown >= 0 and rate
 end
 
 -- True if a lane offers the correct task, and if a lane without an offer still needs its record.
-local function is_lane_right(name, about)
-  local full, limits = about.taken > 0, nil
-  if Call.pacing then
-    limits = Lanes.read_limited(name)
-    full = Lanes.current.full
-    local score = call('ZSCORE', Call.keys.rests, name)
-    if about.cooldown ~= (score and score + 0 or 0) then return false end
-  end
-  local first = about.key ~= '' and Lanes.next_in_lane(about.key)
-  if about.head == '' then
+local function is_lane_right(name, rate)
+  if Call.pacing and rate.cooldown ~= tonumber(call('ZSCORE', Call.keys.rests, name) or 0) then return false end
+  local full = RateLimits.is_full(rate)
+  local first = rate.key ~= '' and Lanes.next_in_lane(rate.key)
+  if rate.head == '' then
     if first and not full then return false end
-    return about.taken > 0 or about.cooldown > 0 or (limits and not RateLimits.is_default(limits))
+    return rate.taken > 0 or rate.cooldown > 0 or not RateLimits.is_default(rate)
   end
-  local task = task_at(about.head)
-  if full or not task or task.state ~= 'r' or Lanes.name_of(task) ~= name or (first and first < about.head) then return false end
-  local score = call('ZSCORE', Call.keys.offers, about.head)
-  return score and score + 0 == about.turn
+  local task = task_at(rate.head)
+  if full or not task or task.state ~= 'r' or Lanes.name_of(task) ~= name or (first and first < rate.head) then return false end
+  return tonumber(call('ZSCORE', Call.keys.offers, rate.head) or nil) == rate.turn
 end
 
 -- Rewrite the record of a lane, and offer its best task. `taken`: the number of its taken tasks, if the record may be
 -- wrong; `at`: the place of a ready task to add.
 local function repair_lane(name, taken, at)
   local K, lane = Call.keys, Lanes.current
-  local about = lane_of(name)
-  if about == false then
-    call('HDEL', K.lanes, name)
-    about = nil
-  end
-  lane.name, lane.record, lane.key, lane.head, lane.rate = name, about, false, false, nil
-  local is_taken = (taken or 0) > 0
+  if lane_of(name) == false then call('HDEL', K.lanes, name) end
+  local rate = Lanes.read_limited(name)
+  rate.taken = taken or rate.taken
   if Call.pacing then
-    local rate = Lanes.read_limited(name)
-    rate.taken = taken or rate.taken
     if rate.cooldown > 0 then call('ZADD', K.rests, rate.cooldown, name) else call('ZREM', K.rests, name) end
-  elseif about then
-    lane.key, lane.head = about.key ~= '' and about.key, about.head ~= '' and about.head
-    is_taken = (taken or about.taken) > 0
   end
   if not lane.key then
     Call.lanes = call('HINCRBY', Call.key, 'lanes', 1)
@@ -208,16 +184,12 @@ local function repair_lane(name, taken, at)
     call('ZREM', K.behind, lane.key .. first)
     first = Lanes.next_in_lane(lane.key)
   end
-  if Call.pacing then return Lanes.store_limited() end
-  if first and not is_taken then
-    call('ZREM', K.behind, lane.key .. first)
-    call('ZADD', K.offers, 0, first)
-    lane.head = first
-  end
-  if is_taken or lane.head then
-    call('HSET', K.lanes, name, is_taken and lane.key or lane.key .. lane.head)
+  if Call.pacing then
+    Lanes.store_limited()
+  elseif rate.taken > 0 then
+    call('HSET', K.lanes, name, lane.key)
   else
-    call('HDEL', K.lanes, name)
+    Lanes.store(true)
   end
 end
 
@@ -278,7 +250,7 @@ local function check_key(task)
   local keys = Call.keys.keys
   local named = call('HGET', keys, task.key)
   if named == task.id or not note('key', task.key) then return end
-  local other = named and id_of(named) and task_of(named)
+  local other = named and task_of(id_of(named))
   if other and other.key == task.key then
     -- Two tasks have the key: this one loses it.
     task.key, task.key_ttl, task.state = nil, nil, task.state == 't' and 'r' or task.state
@@ -354,8 +326,6 @@ end
 -- ARGV  3 '1': the list of ready tasks is out of order, 4… ids, in descending order, a bounded number
 -- reply  {the number of ids that were checked, the problems}
 function Checks.check_tasks(args)
-  local gone = begin(args)
-  if gone then return gone end
   local is_sorted, listed = args[3] == '', nil
   if Call.plan.order == 'list' and is_sorted then
     -- The part of the list between the first and the last of these ids, unless it is much longer than they are.
@@ -383,18 +353,10 @@ end
 -- ARGV  3 the cursor ('0': the beginning)
 -- reply  {the next cursor, the ids in one string, the problems: fields of ':tasks' that are not ids}
 function Checks.check_ids(args)
-  local gone = begin(args)
-  if gone then return gone end
   local tasks = Call.keys.tasks
-  local some = redis.pcall('HSCAN', tasks, args[3], 'COUNT', 1000, 'NOVALUES')
-  local step = 1
-  if some.err then  -- Servers before Redis 7.4 and Valkey 8 have no NOVALUES.
-    some = call('HSCAN', tasks, args[3], 'COUNT', 1000)
-    step = 2
-  end
+  local cursor, names = Lists.scan_fields(tasks, args[3], 1000)
   local ids = {}
-  for n = 1, #some[2], step do
-    local name = some[2][n]
+  for _, name in ipairs(names) do
     if id_of(name) then
       ids[#ids + 1] = name
     elseif note('unreadable', name) then
@@ -402,7 +364,7 @@ function Checks.check_ids(args)
       call('HDEL', tasks, name)
     end
   end
-  return { some[1], table.concat(ids, ' '), found }
+  return { cursor, table.concat(ids, ' '), found }
 end
 
 -- The checks of indexes ----------------------------------------------------------------------------------------------------
@@ -413,12 +375,6 @@ local which, index, details
 
 local function report(...)
   for _, word in ipairs({ ... }) do details[#details + 1] = word end
-end
-
--- Index a ready task again if this entry was its only one.
-local function restore(task)
-  local its_index = indexes[Call.plan.order]
-  if task and task.state == 'r' and not its_index.has(task) then its_index.add(task) end
 end
 
 -- Record a wrong entry by its id.
@@ -437,23 +393,23 @@ check.buried = places('!')
 check.back = places('r')
 check.ready = places('r')
 
-function check.offers(at)
+-- Check a place in a lane: on offer, or behind with the number of the lane.
+local function check_in_lane(entry, at, number)
   local task = task_at(at)
   local about = task and task.state == 'r' and lane_of(Lanes.name_of(task))
-  if not (about and about.head == at) and note_place(at) then
-    call('ZREM', index, at)
-    restore(task)
-  end
+  local is_right = about and (number and about.key == number and about.head ~= at or not number and about.head == at)
+  if is_right or not note_place(at) then return end
+  call('ZREM', index, entry)
+  -- Index a ready task again if this entry was its only one.
+  if task and task.state == 'r' and not indexes.lanes.has(task) then indexes.lanes.add(task) end
+end
+
+function check.offers(at)
+  check_in_lane(at, at)
 end
 
 function check.behind(entry)
-  local at = sub(entry, 6)
-  local task = task_at(at)
-  local about = task and task.state == 'r' and lane_of(Lanes.name_of(task))
-  if not (about and about.key == sub(entry, 1, 5) and about.head ~= at) and note_place(at) then
-    call('ZREM', index, entry)
-    restore(task)
-  end
+  check_in_lane(entry, sub(entry, 6), sub(entry, 1, 5))
 end
 
 function check.rests(name, moment)
@@ -485,8 +441,7 @@ function check.lanes(name, record)
 end
 
 function check.taken(id, score)
-  local number = id_of(id)
-  local task = number and task_of(number)
+  local task = task_of(id_of(id))
   if (not task or task.state ~= 't') and note('entry', 'taken ' .. id) then
     call('ZREM', index, id)
     return
@@ -510,7 +465,7 @@ function check.due(member)
 end
 
 function check.keys(key, value)
-  local task = id_of(value) and task_of(id_of(value))
+  local task = task_of(id_of(value))
   if not (task and task.key == key) and note('key', key) then call('HDEL', index, key) end
 end
 
@@ -518,15 +473,10 @@ function check.known(field, records)
   if (#records % 21 ~= 0 or not match(field, '^%d+$')) and note('entry', 'known ' .. field) then call('HDEL', index, field) end
 end
 
--- Return the end of the time for which a done task is kept; nil if it cannot be read.
+-- Return the end of the time for which a done task is kept, if it can be read.
 local function kept_until(id, record)
-  local reads, _, _, ends, _, has, at = pcall(unpack_struct, '>c1I7I7I3I1', record)
-  if not reads or not id_of(id) then return nil end
-  if has == 1 then
-    reads, _, at = pcall(Entry.text_at, record, at)
-    if not reads then return nil end
-  end
-  return stored_task(id, sub(record, at)) and ends
+  local reads, _, ends, _, at = pcall(Done.read, record)
+  return reads and id_of(id) and stored_task(id, sub(record, at)) and ends
 end
 
 function check.done(id, record)
@@ -605,7 +555,10 @@ local function check_list(args)
   return { #ids < 1000 and '0' or format('%d', first + 1000 - wrong), found, { format('%d', last) } }
 end
 
-local HASHES = { lanes = true, keys = true, known = true, done = true, meta = true, waiting = true }
+-- The keys that are hashes, and the name of the meta hash.
+local HASHES = {
+  tasks = true, lanes = true, fill = true, keys = true, known = true, done = true, waiting = true, broken = true, meta = true,
+}
 
 -- Check some entries of a key: each task must exist, and belong in this key at this place.
 -- ARGV  3 the key; 'meta': the sessions in the meta hash, 4 the cursor ('0': the beginning), 5 of a list the last id
@@ -614,8 +567,6 @@ local HASHES = { lanes = true, keys = true, known = true, done = true, meta = tr
 --        of each task, and 1 if the end of its ttr is missing; of 'lanes' name, number and taken tasks of each lane; of
 --        'leases' the numbers of the sessions; of 'due' the ids of delayed tasks; of 'ready' as a list the last id
 function Checks.check_index(args)
-  local gone = begin(args)
-  if gone then return gone end
   which, details = args[3], {}
   index = which == 'meta' and Call.key or Call.keys[which]
   if which == 'ready' and Call.plan.order == 'list' then return check_list(args) end
@@ -628,13 +579,10 @@ end
 -- ARGV  3 '': check the stored numbers, '1': give the lanes new numbers, 4… lanes
 -- reply  the problems
 function Checks.check_lanes(args)
-  local gone = begin(args)
-  if gone then return gone end
   local K, taken = Call.keys, {}
   for n = 4, #args do taken[args[n]] = 0 end
   for _, id in ipairs(call('ZRANGE', K.taken, 0, -1)) do
-    local value = call('HGET', K.tasks, id)
-    local task = value and stored_task(id, value)
+    local task = task_of(id_of(id))
     local name = task and task.state == 't' and Lanes.name_of(task)
     if name and taken[name] then taken[name] = taken[name] + 1 end
   end
@@ -659,8 +607,6 @@ end
 -- ARGV  3 'orphan' or 'due', 4… id and score of each
 -- reply  the problems
 function Checks.check_takes(args)
-  local gone = begin(args)
-  if gone then return gone end
   local K = Call.keys
   for n = 4, #args, 2 do
     local score, due = call('ZSCORE', K.taken, args[n]), pack('>I6', args[n])
@@ -680,8 +626,6 @@ end
 -- ARGV  3 the cursor ('0': the beginning)
 -- reply  {the next cursor, numbers of sessions}
 function Checks.check_streams(args)
-  local gone = begin(args)
-  if gone then return gone end
   local pattern = string.gsub(Call.key, '[%[%]?*\\]', '\\%0') .. ':stream:*'
   local some = call('SCAN', args[3], 'MATCH', pattern, 'COUNT', 1000)
   local sessions = {}
@@ -696,21 +640,20 @@ function Checks.check_streams(args)
   return { some[1], sessions }
 end
 
-local STAMPED = {
-  'next', 'takes', 'acks', 'calls:release', 'calls:bury', 'calls:kick', 'calls:delete', 'calls:delay', 'calls:ttl',
-  'calls:ttr', 'calls:put', 'delayed', 'loose',
+-- The counters that change with each call that moves tasks.
+local COUNTERS = {
+  'takes', 'acks', 'calls:release', 'calls:bury', 'calls:kick', 'calls:delete', 'calls:delay', 'calls:ttl', 'calls:ttr',
+  'calls:put', 'delayed', 'loose',
 }
 
 -- Check the counters of a tube, after all other checks.
 -- ARGV  3 the number of delayed tasks ('': unknown), 4 the stamp that this function returned before they were counted
 --       ('': none)
--- reply  {a stamp, which changes with each call that moves tasks; the problems}
+-- reply  {a stamp, which changes with each of these calls; the problems}
 function Checks.check_end(args)
-  local gone = begin(args)
-  if gone then return gone end
   local M, K, plan = Call.key, Call.keys, Call.plan
   local tasks, taken, buried = call('HLEN', K.tasks), call('ZCARD', K.taken), call('ZCARD', K.buried)
-  local counted = call('HMGET', M, unpack(STAMPED))
+  local counted = call('HMGET', M, 'next', unpack(COUNTERS))
   for n = 1, #counted do counted[n] = counted[n] or '' end
   local delayed = tonumber(call('HGET', M, 'delayed') or 0)
   local stamp = table.concat(counted, ' ')
@@ -734,19 +677,22 @@ function Checks.check_end(args)
     if delayed ~= right and note('counter', 'delayed') then call('HSET', M, 'delayed', right) end
   end
   -- `soonest` must not be later than the first due time.
-  local soonest = math.huge
-  local function note_first(key)
+  local paused, stored = unpack(call('HMGET', M, 'paused', 'soonest'))
+  local soonest = tonumber(paused or nil) or math.huge
+  if soonest >= 1e18 then soonest = math.huge end
+  local timers = { K.leases }
+  if plan.timed then timers[2] = K.due end
+  if Call.pacing then timers[#timers + 1] = K.rests end
+  for _, key in ipairs(timers) do
     soonest = math.min(soonest, tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or nil) or math.huge)
   end
-  note_first(K.leases)
-  if plan.timed then note_first(K.due) end
-  if Call.pacing then note_first(K.rests) end
-  local paused, stored = unpack(call('HMGET', M, 'paused', 'soonest'))
-  paused = tonumber(paused or nil)
-  if paused and paused < 1e18 then soonest = math.min(soonest, paused) end
   if soonest < (tonumber(stored or nil) or math.huge) and note('counter', 'soonest') then call('HSET', M, 'soonest', soonest) end
   if plan.lane and Call.counts_lanes() and repairs then require('tube').count_lanes() end
   return { stamp, found }
+end
+
+for name, act in pairs(Checks) do
+  Checks[name] = function(args) return begin(args) or act(args) end
 end
 
 -- Check the types of a tube's keys and the fields of its meta hash, which all other checks depend on.
@@ -756,23 +702,19 @@ end
 --       scores of tasks, 8 the expected layout of its keys, 9 a new, unique name for its options
 -- reply  the problems: a kind and its subject, alternating
 function Checks.check_meta(args)
-  local M = Call.key
+  local M, K = Call.key, Call.keys
   if call('HGET', M, 'layout') ~= args[8] then
     return redis.error_reply('LAYOUT ' .. M .. ' was made by another version of tubes, which stores tasks differently')
   end
   repairs, found = args[1] == '1', {}
-  local types = {
-    tasks = 'hash', ready = args[3], taken = 'zset', due = 'zset', buried = 'zset', back = 'zset', offers = 'zset',
-    behind = 'zset', lanes = 'hash', rests = 'zset', fill = 'hash', crowded = 'zset', keys = 'hash', known = 'hash', done = 'hash', ended = 'zset', leases = 'zset', waiting = 'hash', wanting = 'zset',
-    marker = 'zset', room = 'zset', sealed = 'zset', broken = 'hash',
-  }
-  for part, right in pairs(types) do
-    local there = call('TYPE', M .. ':' .. part).ok
-    if there ~= right and there ~= 'none' and note('type', part) then call('UNLINK', M .. ':' .. part) end
+  for _, part in ipairs(Call.PARTS) do
+    local right = HASHES[part] and 'hash' or part == 'ready' and args[3] or 'zset'
+    local there = call('TYPE', K[part]).ok
+    if there ~= right and there ~= 'none' and note('type', part) then call('UNLINK', K[part]) end
   end
   -- Members sort by their bytes: all scores must be 0.
   for _, part in ipairs({ 'ready', 'back', 'behind', 'buried' }) do
-    local key = M .. ':' .. part
+    local key = K[part]
     while call('TYPE', key).ok == 'zset' do
       local some = call('ZRANGEBYSCORE', key, '-inf', '(0', 'LIMIT', 0, 1000)
       if #some == 0 then some = call('ZRANGEBYSCORE', key, '(0', '+inf', 'LIMIT', 0, 1000) end
@@ -786,10 +728,6 @@ function Checks.check_meta(args)
   local function ranks(key, ...)
     return call('TYPE', key).ok == 'zset' and call('ZRANGE', key, ...) or {}
   end
-  -- Return the number in the token of a session.
-  local function number_of(token)
-    return tonumber(match(token, '^s(%d+)%.') or 0)
-  end
   local function is_count(words)
     return words and match(words, '^%-?%d+$') and #words <= 16
   end
@@ -799,14 +737,12 @@ function Checks.check_meta(args)
   end
   local function field(name, is_right, right)
     local words = call('HGET', M, name)
-    if (not words and right == nil) or (words and is_right(words)) then return end
-    if note('field', name) then
-      if right then call('HSET', M, name, right) else call('HDEL', M, name) end
-    end
+    if words and is_right(words) or not words and not right or not note('field', name) then return end
+    if right then call('HSET', M, name, right) else call('HDEL', M, name) end
   end
   if call('HEXISTS', M, 'born') == 0 and note('field', 'born') then
     local born
-    for _, token in ipairs(ranks(M .. ':leases', 0, -1)) do born = born or match(token, '^s%d+%.(%d+)') end
+    for _, token in ipairs(ranks(K.leases, 0, -1)) do born = born or match(token, '^s%d+%.(%d+)') end
     local t = call('TIME')
     call('HSET', M, 'born', born or t[1] .. format('%06d', t[2]))
   end
@@ -816,29 +752,27 @@ function Checks.check_meta(args)
     if repairs and tonumber(args[6]) then call('HSET', M, 'next', format('%.0f', args[6] + 1)) end
   end
   -- The number of a session must not be used twice.
-  if not is_count(call('HGET', M, 'sessions')) and #ranks(M .. ':leases', 0, 0) > 0 and note('field', 'sessions') then
-    local last = ranks(M .. ':taken', 0, 0, 'REV', 'WITHSCORES')[2]
+  if not is_count(call('HGET', M, 'sessions')) and #ranks(K.leases, 0, 0) > 0 and note('field', 'sessions') then
+    local last = ranks(K.taken, 0, 0, 'REV', 'WITHSCORES')[2]
     local highest = math.floor((tonumber(last) or 0) / args[7])
-    for _, token in ipairs(ranks(M .. ':leases', 0, -1)) do highest = math.max(highest, number_of(token)) end
+    for _, token in ipairs(ranks(K.leases, 0, -1)) do
+      highest = math.max(highest, tonumber(match(token, '^s(%d+)%.') or 0))
+    end
     call('HSET', M, 'sessions', format('%.0f', highest))
   end
-  local highest = 0
-  if call('TYPE', M .. ':lanes').ok == 'hash' and not is_count(call('HGET', M, 'lanes')) then
+  local highest
+  if call('TYPE', K.lanes).ok == 'hash' and not is_count(call('HGET', M, 'lanes')) then
     -- Lanes with limits of their own that never had a task have no number.
-    for _, record in ipairs(call('HVALS', M .. ':lanes')) do
+    for _, record in ipairs(call('HVALS', K.lanes)) do
       local key = sub(record, 1, 5)
       if byte(record, 1) == 255 then
         local reads, first = pcall(cmsgpack.unpack, sub(record, 2))
         key = reads and type(first) == 'string' and first or ''
       end
-      if #key == 5 and byte(key, 1) < 128 then highest = math.max(highest, unpack_struct('>I5', key)) end
+      if #key == 5 and byte(key, 1) < 128 then highest = math.max(highest or 0, unpack_struct('>I5', key)) end
     end
   end
-  if highest == 0 then
-    field('lanes', is_count)
-  elseif note('field', 'lanes') then
-    call('HSET', M, 'lanes', format('%.0f', highest))
-  end
+  field('lanes', is_count, highest and format('%.0f', highest))
   field('capacity', is_count, args[4])
   field('pacing', function(words)
     return match(words, '^%d+ [%d%.e+-]+ %d+ [01] [01] ?%d*$')
@@ -852,9 +786,7 @@ function Checks.check_meta(args)
     -- A version of the options that no caller knows: all callers read the options again.
     call('HSET', M, 'listening', '0 ' .. args[9])
   end
-  for _, name in ipairs({ 'repace', 'takes', 'acks', 'rounds', 'sessions' }) do field(name, is_count) end
-  for _, name in ipairs({ 'delayed', 'loose' }) do field(name, is_count) end
-  for _, name in ipairs({ 'release', 'touch', 'bury', 'kick', 'delete', 'delay', 'ttl', 'ttr', 'put' }) do field('calls:' .. name, is_count) end
+  for _, name in ipairs({ 'repace', 'rounds', 'sessions', 'calls:touch', unpack(COUNTERS) }) do field(name, is_count) end
   for _, name in ipairs({ 'oldest', 'soonest', 'late', 'paused', 'waiting', 'filling' }) do field(name, is_moment) end
   return found
 end

@@ -4,6 +4,7 @@
 -- they are kept.
 local Call = require 'call'
 local Entry = require 'entry'
+local Lists = require 'lists'
 
 local call = redis.call
 local pack = struct.pack
@@ -45,37 +46,24 @@ function Done.add(task, why)
   end
 end
 
+-- Return when a kept task ended, until when it is kept, its attempts, and the position of the stored task, from its
+-- record, which begins at `begin`.
+function Done.read(record, begin)
+  local _, ended, ends, attempts, has, at = unpack_struct('>c1I7I7I3I1', record, begin or 1)
+  if has == 1 then _, at = Entry.text_at(record, at) end
+  return ended, ends, attempts, at
+end
+
 -- Return the facts of a done task, as `Entry.encode` does for a living one (with 1 as its take), followed by its record.
 -- nil: it is not kept. `expected`: as for `Entry.find_expected`.
 function Done.encode(id, expected)
   local record = call('HGET', Call.keys.done, id)
   if not record then return nil end
-  local _, _, ends, attempts, has, at = unpack_struct('>c1I7I7I3I1', record)
-  if ends <= Call.now then return nil end
-  if has == 1 then _, at = Entry.text_at(record, at) end
-  if sub(expected, 1, 1) == 't' then return nil end
-  if sub(expected, 1, 1) == 'c' and unpack_struct('>I7', record, at + 1) ~= sub(expected, 2) + 0 then return nil end
+  local _, ends, attempts, at = Done.read(record)
+  local kind = sub(expected, 1, 1)
+  if ends <= Call.now or kind == 't' then return nil end
+  if kind == 'c' and unpack_struct('>I7', record, at + 1) ~= sub(expected, 2) + 0 then return nil end
   return pack('>I8c1I4I4i8', id, '-', attempts, 1, -1) .. record
-end
-
--- Return the task in the reply of `encode`.
-function Done.task_of(id, reply)
-  local attempts, has, at = unpack_struct('>I3I1', reply, 41)
-  if has == 1 then at = select(2, Entry.text_at(reply, at)) end
-  local task = Entry.read(id, sub(reply, at))
-  task.state, task.attempts = '-', attempts
-  return task
-end
-
--- Return the number of entries of ':ended' before a moment and an id.
-local function count_before(moment, id)
-  local ended = Call.keys.ended
-  local first, last = call('ZCOUNT', ended, '-inf', '(' .. moment), call('ZCOUNT', ended, '-inf', moment)
-  while first < last do
-    local middle = math.floor((first + last) / 2)
-    if call('ZRANGE', ended, middle, middle)[1] < id then first = middle + 1 else last = middle end
-  end
-  return first
 end
 
 -- List kept done tasks; the task that expires last comes first.
@@ -87,12 +75,12 @@ function Done.ended(args)
   local ended = Call.keys.ended
   local last = call('ZCARD', ended)
   if args[7] ~= '' then
-    local moment, id = args[8], pack('>I6', args[7])
+    local moment, member = args[8], pack('>I6', args[7])
     if moment == '' then
-      moment = call('ZSCORE', ended, id)
+      moment = call('ZSCORE', ended, member)
       if not moment or moment + 0 <= Call.now then return redis.error_reply('NOTFOUND there is no such task') end
     end
-    last = count_before(moment, id)
+    last = Lists.count_before(ended, moment, member)
   end
   local first = math.max(call('ZCOUNT', ended, '-inf', Call.now), last - args[6])
   local some = last > first and call('ZRANGE', ended, first, last - 1, 'WITHSCORES') or {}
@@ -100,8 +88,13 @@ function Done.ended(args)
   for n = #some - 1, 1, -2 do
     local id = string.format('%.0f', unpack_struct('>I6', some[n]))
     local kept = Done.encode(id, '')
-    size = size + (kept and #kept * weight or 0)
-    found[#found + 1] = kept and accept(Done.task_of(id, kept), kept)
+    if kept then
+      local _, _, attempts, at = Done.read(kept, 26)
+      local task = Entry.read(id, sub(kept, at))
+      task.state, task.attempts = '-', attempts
+      found[#found + 1] = accept(task, kept)
+      size = size + #kept * weight
+    end
     if n == 1 or size >= Call.BYTES then
       if n > 1 or #some == 2 * args[6] then found[1], found[2] = id, some[n + 1] end
       break

@@ -1,4 +1,4 @@
--- Commands for many words, a thousand at a time: all arguments of a command are on Lua's stack.
+-- Commands for many words, a thousand at a time, since all arguments of a command are on Lua's stack; and searches.
 local call = redis.call
 
 local Lists = {}
@@ -20,6 +20,28 @@ function Lists.collect(command, key, words)
     for n = first, last do found[n] = some[n - first + 1] end
   end
   return found
+end
+
+-- Return the next cursor and the fields of a part of a hash.
+function Lists.scan_fields(key, cursor, count)
+  local page = redis.pcall('HSCAN', key, cursor, 'COUNT', count, 'NOVALUES')
+  if not page.err then return page[1], page[2] end
+  -- Servers before Redis 7.4 and Valkey 8 have no NOVALUES.
+  page = call('HSCAN', key, cursor, 'COUNT', count)
+  local fields = {}
+  for n = 1, #page[2], 2 do fields[#fields + 1] = page[2][n] end
+  return page[1], fields
+end
+
+-- Return the number of entries of a sorted set before this one; `counts_it`: including it.
+function Lists.count_before(key, score, member, counts_it)
+  local first, last = call('ZCOUNT', key, '-inf', '(' .. score), call('ZCOUNT', key, '-inf', score)
+  while first < last do
+    local middle = math.floor((first + last) / 2)
+    local its = call('ZRANGE', key, middle, middle)[1]
+    if its < member or (counts_it and its == member) then first = middle + 1 else last = middle end
+  end
+  return first
 end
 
 return Lists

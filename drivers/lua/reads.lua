@@ -3,6 +3,7 @@ local Call = require 'call'
 local Done = require 'done'
 local Entry = require 'entry'
 local Lanes = require 'lanes'
+local Lists = require 'lists'
 local RateLimits = require 'rate_limits'
 local Ready = require 'ready'
 local Waiting = require 'waiting'
@@ -100,16 +101,7 @@ end
 local function due_after(at, most, back)
   local due = Call.keys.due
   local first, space = 0, find(at, ' ', 1, true)
-  if space then
-    local moment = sub(at, 1, space - 1)
-    local last = call('ZCOUNT', due, '-inf', moment)
-    first = call('ZCOUNT', due, '-inf', '(' .. moment)
-    while first < last do
-      local middle = math.floor((first + last) / 2)
-      local member = call('ZRANGE', due, middle, middle)[1]
-      if member > sub(at, space + 1) or (back and member == sub(at, space + 1)) then last = middle else first = middle + 1 end
-    end
-  end
+  if space then first = Lists.count_before(due, sub(at, 1, space - 1), sub(at, space + 1), not back) end
   local final = first + most - 1
   if back then
     final = (space and first or call('ZCARD', due)) - 1
@@ -157,6 +149,20 @@ local function places_of(state, at, most, back)
   return places_after(Call.keys.ready, at, most, back)
 end
 
+-- Call `act` for the tasks of a state at some places. Return the place after which to continue; '': the end, because
+-- there are less than `most` places.
+local function each_at(places, most, state, weight, act)
+  local size = 0
+  for n, at in ipairs(places) do
+    -- A place that is shorter than an id is damaged: `repair` removes it.
+    local task = #at >= 6 and Entry.find(state == '~' and unpack_struct('>I6', at, #at - 5) or id_at(at))
+    size = size + (task and #task.value * weight or 0)
+    if task and task.state == state then act(task) end
+    if n == most or (size >= Call.BYTES and n < #places) then return at == '' and '\0' or at end
+  end
+  return ''
+end
+
 -- List the tasks of a state, in the order in which they leave it.
 -- ARGV  6 the position to continue at, returned by an earlier call, 7 the maximum number, bounded, 8 the state: ready
 --       (without lanes), delayed or buried, 9 for a first call the id of the task after which to begin ('': at the
@@ -170,23 +176,22 @@ function Reads.by_state(args)
     if not task then return redis.error_reply(NOT_FOUND) end
     at = state == '~' and format('%.0f ', task.state == '~' and task.due or 0) .. pack('>I6', task.id) or place(task)
   end
-  local places = places_of(state, at, most, back)
-  -- A damaged place may be empty.
-  local function position(its) return its == '' and '\0' or its end
-  local found, size = { #places < most and '' or position(places[most]) }, 0
-  for n = 1, #places do
-    local its = places[n]
-    -- A place that is shorter than an id is damaged: `repair` removes it.
-    local task = #its >= 6 and Entry.find(state == '~' and unpack_struct('>I6', its, #its - 5) or id_at(its))
-    size = size + (task and #task.value * weight or 0)
-    if task and task.state == state then found[#found + 1] = accept(task) end
-    if size >= Call.BYTES and n < #places then
-      found[1] = position(its)
-      break
-    end
-  end
+  local found = { '' }
+  found[1] = each_at(places_of(state, at, most, back), most, state, weight, function(task)
+    found[#found + 1] = accept(task)
+  end)
   found[#found + 1] = Call.next
   return found
+end
+
+-- Return the ids of all tasks from `first` on, upwards if `way` is 1, downwards if it is -1.
+local function sorted_ids(first, way)
+  local ids = {}
+  for _, id in ipairs(call('HKEYS', Call.keys.tasks)) do
+    if (id - first) * way >= 0 then ids[#ids + 1] = tonumber(id) end
+  end
+  table.sort(ids, function(a, b) return (b - a) * way > 0 end)
+  return ids
 end
 
 -- List tasks in the order of their ids.
@@ -194,34 +199,25 @@ end
 --       any, 10 a filter, 11 '1': in the reverse order; then 6 is the id below which to begin, '': at the last one
 -- reply  {ARGV 6 of the next call; 0: the end}, each task as `filter_of` says, and the id of the next put
 function Reads.tasks(args)
-  local K = Call.keys
-  local most, back = tonumber(args[7]), args[11] == '1'
+  local K, most, state, lane, back = Call.keys, tonumber(args[7]), args[8], args[9], args[11] == '1'
   local accept, weight = Reads.filter_of(args[10])
   local first = back and (args[6] == '' and Call.next or args[6]) - 1 or tonumber(args[6])
   local way = back and -1 or 1
-  local state, lane = args[8], args[9]
   -- True if a stored task may belong to the lane: this excludes most others before they are decoded.
   local named = Entry.text(sub(lane, 2))
   local function may_be(value)
     if lane == '' or (lane == '=nil' and byte(value, 1) % 128 < 64) then return true end
     return find(sub(value, 1, 32 + #named), named, 9, true)
   end
-  local ids, last
+  local ids, last, oldest = nil, nil, 0
   if call('HLEN', K.tasks) <= 1000 then
-    ids = {}
-    for _, id in ipairs(call('HKEYS', K.tasks)) do
-      if (id - first) * way >= 0 then ids[#ids + 1] = tonumber(id) end
-    end
-    table.sort(ids, function(a, b) return (b - a) * way > 0 end)
+    ids = sorted_ids(first, way)
     last = #ids
   else
     -- Ids below `oldest` do not exist.
-    local oldest = tonumber(call('HGET', Call.key, 'oldest') or 0)
-    if back then last = first - oldest + 1 else
-      first = math.max(first, oldest)
-      last = Call.next - first
-    end
-    last = math.min(5000, last)
+    oldest = tonumber(call('HGET', Call.key, 'oldest') or 0)
+    if not back then first = math.max(first, oldest) end
+    last = math.min(5000, back and first - oldest + 1 or Call.next - first)
   end
   local found, looked, size, n = { 0 }, 0, 0, 0
   -- Limit the skipped tasks as well: they cost nearly as much as the others.
@@ -254,12 +250,9 @@ function Reads.tasks(args)
       end
     end
   end
-  if ids then
-    found[1] = (ids[n + 1] or (back and -1 or 0)) + (back and 1 or 0)
-  elseif back and first - n >= tonumber(call('HGET', Call.key, 'oldest') or 0) then
-    found[1] = first - n + 1
-  elseif not back and first + n < tonumber(Call.next) then
-    found[1] = first + n
+  local following = ids and ids[n + 1] or not ids and first + n * way
+  if following and (ids or (following >= oldest and following < tonumber(Call.next))) then
+    found[1] = back and following + 1 or following
   end
   found[#found + 1] = Call.next
   return found
@@ -269,23 +262,11 @@ end
 -- ARGV  6 the place after which to begin ('': the start), 7 the maximum number of tasks, bounded
 -- reply  {the place after which to continue; '': the end}, and each kind with its number of tasks
 function Reads.reasons(args)
-  local most = tonumber(args[7])
-  local places, counts, size = places_after(Call.keys.buried, args[6], most), {}, 0
-  local found = { #places < most and '' or places[#places] }
-  for n = 1, #places do
-    -- A place that is shorter than an id is damaged: `repair` removes it.
-    local task = #places[n] >= 6 and Entry.find(id_at(places[n]))
-    if task and task.state == '!' then
-      local kind = kind_of(task.reason)
-      counts[kind] = (counts[kind] or 0) + 1
-      size = size + #task.value
-    end
-    if size >= Call.BYTES and n < #places then
-      found[1] = places[n]
-      break
-    end
-  end
-  if found[1] == '' and #places == most then found[1] = '\0' end
+  local most, counts = tonumber(args[7]), {}
+  local found = { each_at(places_after(Call.keys.buried, args[6], most), most, '!', 1, function(task)
+    local kind = kind_of(task.reason)
+    counts[kind] = (counts[kind] or 0) + 1
+  end) }
   for kind, count in pairs(counts) do
     found[#found + 1], found[#found + 2] = kind, count
   end
@@ -299,11 +280,13 @@ local COUNTERS = {
   'calls:delay', 'calls:ttl', 'calls:ttr', 'calls:put',
 }
 
--- Count tasks, calls and waiters of a tube: the first five figures of `statistics`. `most`: as for `Waiting.list`.
-local function counted(key, keys, most)
+-- Return the figures of the tube `Call.key`, as for `statistics`. `paused`: the end of a pause; `most`: as for
+-- `Waiting.list`.
+local function figures(paused, most)
+  local K = Call.keys
   return {
-    call('HLEN', keys.tasks), call('ZCARD', keys.taken), call('ZCARD', keys.buried), call('HMGET', key, unpack(COUNTERS)),
-    Waiting.list(keys.waiting, most),
+    call('HLEN', K.tasks), call('ZCARD', K.taken), call('ZCARD', K.buried), call('HMGET', Call.key, unpack(COUNTERS)),
+    Waiting.list(K.waiting, most), paused, call('ZCOUNT', K.ended, format('(%.0f', Call.now), '+inf'),
   }
 end
 
@@ -311,10 +294,7 @@ end
 -- reply  {tasks, taken tasks, buried tasks, a list of counters of the meta hash, the waiters (see `Waiting.list`),
 --        the end of a pause, the number of kept done tasks}
 function Reads.statistics()
-  local figures = counted(Call.key, Call.keys, 1000)
-  figures[6] = call('HGET', Call.key, 'paused')
-  figures[7] = call('ZCOUNT', Call.keys.ended, format('(%.0f', Call.now), '+inf')
-  return figures
+  return figures(call('HGET', Call.key, 'paused'), 1000)
 end
 
 -- Collect the figures of some tubes for a monitor. It belongs to no session and changes nothing: due tasks that were
@@ -325,23 +305,20 @@ end
 --        number of live sessions, of lanes, of lanes in cooldown or blocked or without their full burst, the first
 --        due time}, or {the error of this tube}}
 function Reads.overview(args)
-  local now = Call.time(args[1])
-  local later, most = format('(%.0f', now), math.floor(5000 / #args)
+  Call.now = Call.time(args[1])
+  local later, most = format('(%.0f', Call.now), math.floor(5000 / #args)
   local function figures_of(key)
     Call.open(key)
     local K = Call.keys
-    local about = call('HMGET', key, 'driver', 'options', 'paused')
-    if not about[1] then return call('EXISTS', key) == 1 and { 'it has no driver' } end
-    local figures = counted(key, K, most)
-    figures[6] = about[3]
-    figures[7] = call('ZCOUNT', K.ended, later, '+inf')
+    local driver, options, paused = unpack(call('HMGET', key, 'driver', 'options', 'paused'))
+    if not driver then return call('EXISTS', key) == 1 and { 'it has no driver' } end
     return {
-      about[1], about[2], figures,
+      driver, options, figures(paused, most),
       call('ZCOUNT', K.leases, later, '+inf'), call('HLEN', K.lanes), call('ZCOUNT', K.rests, later, '+inf'),
       call('ZRANGE', K.due, 0, 0, 'WITHSCORES')[2] or false,
     }
   end
-  local seen = { now }
+  local seen = { Call.now }
   for n = 2, #args do
     local done, about = pcall(figures_of, args[n])
     if not done then
@@ -373,52 +350,34 @@ end
 -- ARGV  6 the id at which to begin ('': the smallest possible id)
 -- reply  nil if no task is ready; the age of the task in microseconds, as a string; or the id at which to continue
 function Reads.oldest(args)
-  local K, next_id = Call.keys, Call.next
-  local size = 0
-  local function age_of(id)
-    local value = call('HGET', K.tasks, id)
-    size = size + (value and #value or 0)
-    if value and byte(value, 1) % 4 == 0 and not call('ZSCORE', K.taken, id) then
-      return format('%.0f', math.max(Call.now - unpack_struct('>I7', value, 2), 0))
-    end
-    return not value
-  end
-  if call('HLEN', K.tasks) <= 2000 then
-    local ids, since = call('HKEYS', K.tasks), tonumber(args[6]) or 0
-    table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
-    for n = 1, #ids do
-      if tonumber(ids[n]) >= since then
-        if size >= Call.BYTES then return tonumber(ids[n]) end
-        local age = age_of(ids[n])
-        if age then return age end
-      end
-    end
-    return false
-  end
+  local K, next_id = Call.keys, tonumber(Call.next)
+  local ids = call('HLEN', K.tasks) <= 2000 and sorted_ids(tonumber(args[6]) or 0, 1)
   -- Every task, present or future, has an id of at least `known`.
-  local known = tonumber(call('HGET', Call.key, 'oldest') or 0)
-  local first = args[6] == '' and known or tonumber(args[6])
-  local last = math.min(first + 5000, tonumber(next_id)) - 1
-  local gone, age = first, nil
-  for id = first, last do
+  local known = not ids and tonumber(call('HGET', Call.key, 'oldest') or 0)
+  local first = tonumber(args[6]) or known
+  local last = ids and #ids or math.min(5000, next_id - first)
+  local after, gone, size, age = not ids and first + last < next_id and first + last, first, 0, nil
+  for n = 1, last do
+    local id = ids and ids[n] or first + n - 1
     if size >= Call.BYTES then
-      last = id - 1
+      after = id
       break
     end
-    age = age_of(id)
-    if age == true then
+    local value = call('HGET', K.tasks, id)
+    if not value then
       if gone == id then gone = id + 1 end
-    elseif age then
+    elseif byte(value, 1) % 4 == 0 and not call('ZSCORE', K.taken, id) then
+      age = format('%.0f', math.max(Call.now - unpack_struct('>I7', value, 2), 0))
       break
     end
+    size = size + (value and #value or 0)
   end
   -- A read-only client continues without storing this.
   local may = redis.acl_check_cmd
-  if first == known and gone > known and (not may or may('HSET', Call.key, '', '')) then
+  if known and first == known and gone > known and (not may or may('HSET', Call.key, '', '')) then
     redis.pcall('HSET', Call.key, 'oldest', gone)
   end
-  if age and age ~= true then return age end
-  return last + 1 < tonumber(next_id) and last + 1
+  return age or after
 end
 
 -- List some of the lanes, or one lane.
