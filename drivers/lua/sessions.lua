@@ -10,6 +10,7 @@
 -- caller by ' CALLER:SLOT' with the highest slot in which that caller stores replies.
 local Call = require 'call'
 local Entry = require 'entry'
+local RateLimits = require 'rate_limits'
 
 local call = redis.call
 local match = string.match
@@ -39,15 +40,10 @@ local function release_each(ids, why, streams)
       call('ZREM', Call.keys.taken, ids[n])
     else
       Entry.notify_holder(task, 'release')
-      if streams[task.owner] then
-        task.attempts = task.attempts - 1
-        move(task, 'release')
-      elseif Entry.is_last(task) then
-        task.reason = '00max_attempts: ' .. why
-        move(task, 'release_last')
-      else
-        move(task, 'release')
-      end
+      local is_last = not streams[task.owner] and Entry.is_last(task)
+      if streams[task.owner] then task.attempts = task.attempts - 1 end
+      if is_last then task.reason = '00max_attempts: ' .. why end
+      move(task, is_last and 'release_last' or 'release')
     end
   end
 end
@@ -178,7 +174,7 @@ function Sessions.heartbeat(args)
   local M, K = Call.key, Call.keys
   local now = Call.time()
   Call.now = now
-  if call('HEXISTS', M, 'born') == 0 then return redis.error_reply('TUBEGONE there is no such tube') end
+  if call('HEXISTS', M, 'born') == 0 then return redis.error_reply(Call.TUBE_GONE) end
   local expired = {}
   for n = 3, #args do
     local ends = call('ZSCORE', K.leases, args[n])
@@ -208,10 +204,9 @@ local function create(args, born)
   local o = cjson.decode(args[6])
   -- The tube expires after `idle` milliseconds without a call.
   if o.idle then call('PEXPIRE', M, o.idle) end
-  local rounds, most, interval, jitter = o.order == 'round_robin', o.max_in_flight or 1, o.interval or 0, o.jitter or 0
-  local from_end = o.interval_from == 'ack'
-  if rounds or most > 1 or interval > 0 or jitter > 0 or from_end then
-    local pacing = format('%.0f %.17g %.0f %d %d', interval, jitter, most, rounds and 1 or 0, from_end and 1 or 0)
+  local rounds, from_end = o.order == 'round_robin' and 1 or 0, o.interval_from == 'ack' and 1 or 0
+  local pacing = format('%.0f %.17g %.0f %d %d', o.interval or 0, o.jitter or 0, o.max_in_flight or 1, rounds, from_end)
+  if pacing ~= RateLimits.NONE then
     call('HSET', M, 'pacing', pacing .. (o.lane_burst and format(' %.0f', o.lane_burst) or ''))
   end
 end
@@ -273,7 +268,7 @@ function Sessions.open(args)
       return there
     end
   elseif args[4] == 'any' then
-    return redis.error_reply('TUBEGONE there is no such tube')
+    return redis.error_reply(Call.TUBE_GONE)
   else
     if call('EXISTS', M) == 1 then return redis.error_reply('LAYOUT ' .. M .. ' is incomplete: run tubes repair') end
     create(args, t[1] .. format('%06d', t[2]))

@@ -21,25 +21,22 @@ local function start_parts(field)
 end
 
 -- Count the tasks of lanes from now on.
-local function count_lanes()
+function Tube.count_lanes()
   call('UNLINK', Call.keys.fill)
   start_parts('recount')
 end
-
-Tube.count_lanes = count_lanes
 
 -- Change the options of the tube. Calls that were made for other options are refused from now on: the caller reads the
 -- new options, and calls again.
 -- ARGV  6 a new, unique name for these options, 7 the options, 8 the capacity, 9 the limits of its lanes ('': none),
 --       10 '1': its lanes get a capacity for the first time, 11 microseconds by which takes may be ahead of
 --       the rate: (burst - 1) times the time of a token, 12 by how many microseconds this is more than before
--- reply  nothing
 function Tube.alter(args)
   if call('HGET', Call.key, 'options') == args[7] then return nil, '' end
   local until_then = string.match(call('HGET', Call.key, 'listening') or '0', '^%S+')
   call('HSET', Call.key, 'listening', until_then .. ' ' .. args[6], 'options', args[7], 'capacity', args[8])
   if Call.plan.lane then
-    if args[10] == '1' and not Call.counts_lanes() then count_lanes() end
+    if args[10] == '1' and not Call.counts_lanes() then Tube.count_lanes() end
     local limits = args[9] == '' and RateLimits.NONE or args[9]
     if limits ~= (Call.pacing or RateLimits.NONE) then
       call('HSET', Call.key, 'pacing', limits)
@@ -72,7 +69,6 @@ function Tube.pause(args)
 end
 
 -- End a pause.
--- reply  nothing
 function Tube.resume()
   call('HDEL', Call.key, 'paused')
   return nil, ''
@@ -84,18 +80,17 @@ end
 --       10 its interval_from (0: take, 1: ack, -1: the tube's, '': unchanged),
 --       11 '1': keep a block that ends later, 12 its capacity (-1: the tube's, '': unchanged), 13 the reason of the block
 --       ('': none), 14 its burst (0: the tube's, '': unchanged)
--- reply  nothing
 function Tube.pace(args)
-  local span, interval, most = tonumber(args[7]), tonumber(args[8] or ''), tonumber(args[9] or '')
-  local from, burst, capacity = tonumber(args[10] or ''), tonumber(args[14] or ''), tonumber(args[12] or '')
-  local is_limited = (span or 0) > 0 or (interval or -1) >= 0 or (most or 0) > 0 or (from or -1) >= 0 or (burst or 0) > 0
-  if (capacity or -1) >= 0 then
-    is_limited = true
-    if not Call.counts_lanes() then
-      Call.filled = '1'
-      call('HSET', Call.key, 'filled', 1)
-      count_lanes()
-    end
+  local span, changes, limits = tonumber(args[7]), {}, RateLimits.new()
+  for name, at in pairs({ interval = 8, most = 9, from = 10, capacity = 12, burst = 14 }) do
+    changes[name] = tonumber(args[at] or '')
+    limits[name] = changes[name] or limits[name]
+  end
+  local is_limited = (span or 0) > 0 or not RateLimits.is_default(limits)
+  if limits.capacity >= 0 and not Call.counts_lanes() then
+    Call.filled = '1'
+    call('HSET', Call.key, 'filled', 1)
+    Tube.count_lanes()
   end
   if not is_limited and not Call.pacing then return nil, '' end
   if not Call.pacing then
@@ -106,12 +101,8 @@ function Tube.pace(args)
     if is_limited then rate.noted = 1 end
     local ends = span and (span > 0 and Call.now + span or 0)
     if ends and (args[11] ~= '1' or ends >= rate.blocked) then rate.blocked, rate.reason = ends, args[13] or '' end
-    rate.interval = interval or rate.interval
-    rate.most = most or rate.most
-    rate.from = from or rate.from
-    rate.burst = burst or rate.burst
-    rate.capacity = capacity or rate.capacity
-    if capacity and call('ZREM', Call.keys.crowded, args[6]) == 1 then Call.values.freed = true end
+    for name, value in pairs(changes) do rate[name] = value end
+    if changes.capacity and call('ZREM', Call.keys.crowded, args[6]) == 1 then Call.values.freed = true end
   end)
   return nil, ''
 end
@@ -133,11 +124,10 @@ function Tube.restart_cooldowns(args)
 end
 
 -- Remove all tasks at once. Counters and ids continue.
--- reply  nothing
 function Tube.truncate()
   local K = Call.keys
-  call('UNLINK', K.tasks, K.ready, K.taken, K.due, K.buried, K.back, K.offers, K.behind, K.lanes, K.rests, K.keys, K.known)
-  call('UNLINK', K.fill, K.done, K.ended)
+  call('UNLINK', K.tasks, K.ready, K.taken, K.due, K.buried, K.back, K.offers, K.behind, K.lanes, K.rests, K.keys, K.known,
+    K.fill, K.done, K.ended)
   if call('UNLINK', K.crowded) == 1 then Call.values.freed = true end
   call('HDEL', Call.key, 'delayed', 'loose')
   Call.loose = false
