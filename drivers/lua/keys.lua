@@ -3,6 +3,7 @@
 -- 21 bytes, sorted by expiry: the moment at which it expires (7), the next bits of the SHA-1 (8), and the id of the task
 -- (6).
 local Call = require 'call'
+local Lists = require 'lists'
 
 local call = redis.call
 local pack = struct.pack
@@ -17,12 +18,9 @@ local SIZE = 21
 local function offset_after(records, moment)
   if records == '' or unpack_struct('>I7', records) > moment then return 1 end
   if unpack_struct('>I7', records, #records - SIZE + 1) <= moment then return #records + 1 end
-  local low, high = 0, #records / SIZE
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if unpack_struct('>I7', records, SIZE * middle + 1) <= moment then low = middle + 1 else high = middle end
-  end
-  return SIZE * low + 1
+  return 1 + SIZE * Lists.search(0, #records / SIZE, function(n)
+    return unpack_struct('>I7', records, SIZE * n + 1) <= moment
+  end)
 end
 
 -- Return the field of a key, its records, the part of the SHA-1 in a record, and the position of the key's record or
@@ -98,12 +96,11 @@ function Keys.expire()
     local fields, old, changed = some[2], {}, {}
     for n = 1, #fields, 2 do
       local records = fields[n + 1]
-      if unpack_struct('>I7', records, #records - SIZE + 1) <= now then
+      local at = offset_after(records, now)
+      if at > #records then
         old[#old + 1] = fields[n]
-      else
-        local at = 1
-        while unpack_struct('>I7', records, at) <= now do at = at + SIZE end
-        if at > 1 then changed[#changed + 1], changed[#changed + 2] = fields[n], sub(records, at) end
+      elseif at > 1 then
+        changed[#changed + 1], changed[#changed + 2] = fields[n], sub(records, at)
       end
     end
     if #old > 0 then call('HDEL', known, unpack(old)) end

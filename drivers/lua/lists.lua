@@ -33,15 +33,21 @@ function Lists.scan_fields(key, cursor, count)
   return page[1], fields
 end
 
+-- Return the first position from `low` on and below `high` that does not come before the wanted one, else `high`.
+function Lists.search(low, high, comes_before)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if comes_before(middle) then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
 -- Return the number of entries of a sorted set before this one; `counts_it`: including it.
 function Lists.count_before(key, score, member, counts_it)
-  local first, last = call('ZCOUNT', key, '-inf', '(' .. score), call('ZCOUNT', key, '-inf', score)
-  while first < last do
-    local middle = math.floor((first + last) / 2)
-    local its = call('ZRANGE', key, middle, middle)[1]
-    if its < member or (counts_it and its == member) then first = middle + 1 else last = middle end
-  end
-  return first
+  return Lists.search(call('ZCOUNT', key, '-inf', '(' .. score), call('ZCOUNT', key, '-inf', score), function(n)
+    local its = call('ZRANGE', key, n, n)[1]
+    return its < member or (counts_it and its == member)
+  end)
 end
 
 return Lists

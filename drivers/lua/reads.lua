@@ -9,7 +9,6 @@ local Ready = require 'ready'
 local Waiting = require 'waiting'
 
 local call = redis.call
-local pack = struct.pack
 local unpack_struct = struct.unpack
 local byte = string.byte
 local sub = string.sub
@@ -117,12 +116,9 @@ end
 -- may be in the list as well.
 local function listed_after(at, most)
   local ready, newest_first = Call.keys.ready, Call.plan.newest_first
-  local first, last = 0, call('LLEN', ready)
-  while at ~= '' and first < last do
-    local middle = math.floor((first + last) / 2)
-    local id = call('LINDEX', ready, newest_first and -1 - middle or middle)
-    if place({ id = id }) > at then last = middle else first = middle + 1 end
-  end
+  local first = at == '' and 0 or Lists.search(0, call('LLEN', ready), function(n)
+    return place({ id = call('LINDEX', ready, newest_first and -1 - n or n) }) <= at
+  end)
   local back, places = places_after(Call.keys.back, at, most), {}
   local start = newest_first and -first - most or first
   local ids = call('LRANGE', ready, start, start + most - 1)
@@ -174,7 +170,7 @@ function Reads.by_state(args)
   if at == '' and args[9] ~= '' then
     local task = Entry.find(args[9])
     if not task then return redis.error_reply(NOT_FOUND) end
-    at = state == '~' and format('%.0f ', task.state == '~' and task.due or 0) .. pack('>I6', task.id) or place(task)
+    at = state == '~' and format('%.0f ', task.state == '~' and task.due or 0) .. struct.pack('>I6', task.id) or place(task)
   end
   local found = { '' }
   found[1] = each_at(places_of(state, at, most, back), most, state, weight, function(task)
@@ -209,7 +205,7 @@ function Reads.tasks(args)
     if lane == '' or (lane == '=nil' and byte(value, 1) % 128 < 64) then return true end
     return find(sub(value, 1, 32 + #named), named, 9, true)
   end
-  local ids, last, oldest = nil, nil, 0
+  local oldest, ids, last = 0, nil
   if call('HLEN', K.tasks) <= 1000 then
     ids = sorted_ids(first, way)
     last = #ids
@@ -393,7 +389,7 @@ function Reads.lanes(args)
   for n = 1, #page[2], 2 do
     local rate = Lanes.read_limited(page[2][n])
     local number = lane.key and Lanes.number_of(lane.key)
-    local ready = number and call('ZLEXCOUNT', K.behind, '[' .. lane.key, '(' .. pack('>I5', number + 1)) or 0
+    local ready = number and call('ZLEXCOUNT', K.behind, '[' .. lane.key, '(' .. struct.pack('>I5', number + 1)) or 0
     local interval, burst = RateLimits.interval_of(rate)
     local first = lane.head or (ready > 0 and Lanes.next_in_lane(lane.key))
     local value = first and call('HGET', K.tasks, id_at(first))
