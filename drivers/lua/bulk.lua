@@ -10,10 +10,9 @@ local Many = require 'many'
 local Ready = require 'ready'
 
 local call = redis.call
+local byte = string.byte
 local sub = string.sub
 local format = string.format
-local match = string.match
-local unpack_struct = struct.unpack
 
 local Bulk = {}
 -- Milliseconds after which an unused stream expires: a week.
@@ -192,7 +191,7 @@ end
 
 -- Return the ids of a chunk, their attempts, and the takes by which the stream holds them.
 local function decode_chunk(chunk)
-  local ids, attempts, takes = match(chunk, '(.*):(.*):(.*)')
+  local ids, attempts, takes = string.match(chunk, '(.*):(.*):(.*)')
   local named = numbers_of(ids, 1)
   return named, numbers_of(attempts, #named), numbers_of(takes, #named)
 end
@@ -210,7 +209,7 @@ function Bulk.stream_open(args)
   end
   local known, first, last = unpack(call('HMGET', stream, 'epoch', 'first', 'last'))
   -- The number of the call makes the epoch unique, even if the server lost writes or its clock was set back.
-  local epoch = format('%.0f.%s', math.max(Call.now, match(known or '0', '%d+') + 1), args[4])
+  local epoch = format('%.0f.%s', math.max(Call.now, string.match(known or '0', '%d+') + 1), args[4])
   call('HSET', stream, 'epoch', epoch)
   call('PEXPIRE', stream, IDLE)
   local result = epoch .. ' ' .. first .. ' ' .. last .. ' ' .. Call.born
@@ -394,9 +393,14 @@ function Bulk.scan_ids(args)
   local page = call('ZSCAN', key, args[1], 'COUNT', args[2])
   for n = 1, #page[2], 2 do
     local at = page[2][n]
-    ids[#ids + 1] = part == 'taken' and at or format('%.0f', unpack_struct('>I6', at, #at - 5))
+    ids[#ids + 1] = part == 'taken' and at or format('%.0f', struct.unpack('>I6', at, #at - 5))
   end
   return { page[1], table.concat(ids, ' ') }
+end
+
+-- Return the position of the data of a task that is stored from `begin` on.
+local function data_at(value, begin)
+  return begin - 1 + Entry.read('', begin > 1 and sub(value, begin) or value).body
 end
 
 -- Add the scores of some members of a sorted set, if it exists.
@@ -415,26 +419,26 @@ function Bulk.task_headers(args)
   local K = Call.keys
   if call('EXISTS', Call.key) == 0 then return nil end
   local part, are_whole, since, to, now = args[1], args[2] == '1', tonumber(args[3]), tonumber(args[4]), Call.time()
-  -- Return what the reply has of a stored value; false: outside of the requested time, or expired.
-  local function head_of(value)
-    local begin, stored = 1, value
-    if part == 'done' then
-      local ended, ends, _, at = Done.read(value)
-      if ends <= now or ended <= since or ended > to then return false end
-      begin, stored = at, sub(value, at)
-    end
-    local size = Entry.read('', stored).body - 1
-    return are_whole and value or sub(value, 1, begin - 1 + size)
+  -- Return the position of the task in the record of a done task; false: outside of the requested time, or expired.
+  local function kept_at(record)
+    local ended, ends, _, at = Done.read(record)
+    return ends > now and ended > since and ended <= to and at
   end
   local heads, taken, due, size, looked, count = {}, {}, {}, 0, 0, #args - 4
   while looked < count and size < Call.BYTES do
     looked = looked + 1
     local value = call('HGET', K[part], args[looked + 4])
+    -- An unreadable task is returned unchanged.
+    local is_read, begin = true, 1
+    if value and part == 'done' then
+      is_read, begin = pcall(kept_at, value)
+      if not begin then value = false end
+    end
     if value then
-      -- An unreadable task is returned unchanged.
-      local is_read, head = pcall(head_of, value)
-      if head then size = size + #value end
-      if is_read then value = head end
+      size = size + #value
+      local at = is_read and begin + 8
+      if is_read and (byte(value, begin) or 0) >= 4 then is_read, at = pcall(data_at, value, begin) end
+      if is_read and not are_whole then value = sub(value, 1, at - 1) end
     end
     heads[looked] = value
   end

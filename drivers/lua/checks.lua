@@ -18,7 +18,6 @@ local Ready = require 'ready'
 
 local call = redis.call
 local pack = struct.pack
-local unpack_struct = struct.unpack
 local byte = string.byte
 local sub = string.sub
 local match = string.match
@@ -193,56 +192,36 @@ local function repair_lane(name, taken, at)
   end
 end
 
--- Indexes of ready tasks ---------------------------------------------------------------------------------------------------
+-- The index of ready tasks --------------------------------------------------------------------------------------------------
 
 -- Return the number of smaller ids in the list, which is sorted.
 local function index_of(id)
   local ready = Call.keys.ready
-  local low, high = 0, call('LLEN', ready)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    local listed = tonumber(call('LINDEX', ready, middle) or nil)
-    if listed and listed < id then low = middle + 1 else high = middle end
-  end
-  return low
+  return Lists.search(0, call('LLEN', ready), function(n)
+    local listed = tonumber(call('LINDEX', ready, n) or nil)
+    return listed and listed < id
+  end)
 end
 
-local indexes = {}
-
--- True if a ready task is in the list. `listed`: the ids in a part of the list, if it was read.
-indexes.list = {
-  has = function(task, listed)
-    if call('ZSCORE', Call.keys.back, place(task)) then return true end
+-- True if a ready task is in the right index. `listed`: the ids in a part of the list, if it was read.
+local function is_indexed(task, listed)
+  local K, order, at = Call.keys, Call.plan.order, place(task)
+  if order == 'set' then return call('ZSCORE', K.ready, at) end
+  if order == 'list' then
+    if call('ZSCORE', K.back, at) then return true end
     if listed then return listed[task.id] end
-    return call('LINDEX', Call.keys.ready, index_of(task.id + 0)) == task.id
-  end,
-  -- Add it to ':back' like a released task: then its position in the list does not matter.
-  add = function(task)
-    call('ZADD', Call.keys.back, 0, place(task))
-    call('HINCRBY', Call.key, 'loose', 1)
-  end,
-}
+    return call('LINDEX', K.ready, index_of(task.id + 0)) == task.id
+  end
+  local rate = lane_of(Lanes.name_of(task))
+  if not rate then return false end
+  if rate.head == at then return call('ZSCORE', K.offers, at) end
+  return call('ZSCORE', K.behind, rate.key .. at)
+end
 
-indexes.lanes = {
-  has = function(task)
-    local about = lane_of(Lanes.name_of(task))
-    if not about then return false end
-    if about.head == place(task) then return call('ZSCORE', Call.keys.offers, about.head) end
-    return call('ZSCORE', Call.keys.behind, about.key .. place(task))
-  end,
-  add = function(task)
-    repair_lane(Lanes.name_of(task), nil, place(task))
-  end,
-}
-
-indexes.set = {
-  has = function(task)
-    return call('ZSCORE', Call.keys.ready, place(task))
-  end,
-  add = function(task)
-    call('ZADD', Call.keys.ready, 0, place(task))
-  end,
-}
+-- Add a ready task to its index, like a released task.
+local function index_again(task)
+  if Call.plan.lane then repair_lane(Lanes.name_of(task), nil, place(task)) else Call.plan.index.push(task) end
+end
 
 -- The checks of tasks --------------------------------------------------------------------------------------------------------
 
@@ -307,11 +286,10 @@ local function check_task(id, value, bounds, listed, is_sorted)
   if task.state == '!' and not call('ZSCORE', K.buried, place(task)) and note('stranded', id) then
     call('ZADD', K.buried, 0, place(task))
   end
-  local index = indexes[plan.order]
-  if task.state == 'r' and not index.has(task, listed) then
+  if task.state == 'r' and not is_indexed(task, listed) then
     -- A list that is out of order is searched from end to end.
     local there = plan.order == 'list' and not is_sorted and call('LPOS', K.ready, id)
-    if not there and note('stranded', id) then index.add(task) end
+    if not there and note('stranded', id) then index_again(task) end
   end
   if plan.lane and task.state == 't' then
     local name = Lanes.name_of(task)
@@ -389,9 +367,7 @@ local function places(state)
   end
 end
 
-check.buried = places('!')
-check.back = places('r')
-check.ready = places('r')
+check.buried, check.back, check.ready = places('!'), places('r'), places('r')
 
 -- Check a place in a lane: on offer, or behind with the number of the lane.
 local function check_in_lane(entry, at, number)
@@ -401,16 +377,11 @@ local function check_in_lane(entry, at, number)
   if is_right or not note_place(at) then return end
   call('ZREM', index, entry)
   -- Index a ready task again if this entry was its only one.
-  if task and task.state == 'r' and not indexes.lanes.has(task) then indexes.lanes.add(task) end
+  if task and task.state == 'r' and not is_indexed(task) then index_again(task) end
 end
 
-function check.offers(at)
-  check_in_lane(at, at)
-end
-
-function check.behind(entry)
-  check_in_lane(entry, sub(entry, 6), sub(entry, 1, 5))
-end
+check.offers = function(at) check_in_lane(at, at) end
+check.behind = function(entry) check_in_lane(entry, sub(entry, 6), sub(entry, 1, 5)) end
 
 function check.rests(name, moment)
   local about = lane_of(name)
@@ -458,7 +429,7 @@ function check.taken(id, score)
 end
 
 function check.due(member)
-  local id = #member == 6 and unpack_struct('>I6', member)
+  local id = #member == 6 and struct.unpack('>I6', member)
   local task = id and task_of(id)
   if not task and note('entry', 'due ' .. (id and format('%.0f', id) or member)) then call('ZREM', index, member) end
   if task and task.state == '~' then report(task.id) end
@@ -488,7 +459,7 @@ function check.done(id, record)
 end
 
 function check.ended(member)
-  local id = #member == 6 and format('%.0f', unpack_struct('>I6', member))
+  local id = #member == 6 and format('%.0f', struct.unpack('>I6', member))
   if not (id and call('HEXISTS', Call.keys.done, id) == 1) and note('entry', 'ended ' .. (id or member)) then
     call('ZREM', index, member)
   end
@@ -725,9 +696,6 @@ function Checks.check_meta(args)
       if not repairs then break end
     end
   end
-  local function ranks(key, ...)
-    return call('TYPE', key).ok == 'zset' and call('ZRANGE', key, ...) or {}
-  end
   local function is_count(words)
     return words and match(words, '^%-?%d+$') and #words <= 16
   end
@@ -742,9 +710,8 @@ function Checks.check_meta(args)
   end
   if call('HEXISTS', M, 'born') == 0 and note('field', 'born') then
     local born
-    for _, token in ipairs(ranks(K.leases, 0, -1)) do born = born or match(token, '^s%d+%.(%d+)') end
-    local t = call('TIME')
-    call('HSET', M, 'born', born or t[1] .. format('%06d', t[2]))
+    for _, token in ipairs(call('ZRANGE', K.leases, 0, -1)) do born = born or match(token, '^s%d+%.(%d+)') end
+    call('HSET', M, 'born', born or format('%.0f', Call.time()))
   end
   local next_id = call('HGET', M, 'next')
   if not next_id or not match(next_id, '^%d+$') or #next_id > 14 then
@@ -752,10 +719,10 @@ function Checks.check_meta(args)
     if repairs and tonumber(args[6]) then call('HSET', M, 'next', format('%.0f', args[6] + 1)) end
   end
   -- The number of a session must not be used twice.
-  if not is_count(call('HGET', M, 'sessions')) and #ranks(K.leases, 0, 0) > 0 and note('field', 'sessions') then
-    local last = ranks(K.taken, 0, 0, 'REV', 'WITHSCORES')[2]
-    local highest = math.floor((tonumber(last) or 0) / args[7])
-    for _, token in ipairs(ranks(K.leases, 0, -1)) do
+  local may_have_sessions = call('TYPE', K.leases).ok == 'zset'
+  if may_have_sessions and not is_count(call('HGET', M, 'sessions')) and note('field', 'sessions') then
+    local highest = math.floor((call('ZRANGE', K.taken, 0, 0, 'REV', 'WITHSCORES')[2] or 0) / args[7])
+    for _, token in ipairs(call('ZRANGE', K.leases, 0, -1)) do
       highest = math.max(highest, tonumber(match(token, '^s(%d+)%.') or 0))
     end
     call('HSET', M, 'sessions', format('%.0f', highest))
@@ -769,7 +736,7 @@ function Checks.check_meta(args)
         local reads, first = pcall(cmsgpack.unpack, sub(record, 2))
         key = reads and type(first) == 'string' and first or ''
       end
-      if #key == 5 and byte(key, 1) < 128 then highest = math.max(highest or 0, unpack_struct('>I5', key)) end
+      if #key == 5 and byte(key, 1) < 128 then highest = math.max(highest or 0, struct.unpack('>I5', key)) end
     end
   end
   field('lanes', is_count, highest and format('%.0f', highest))

@@ -24,6 +24,14 @@ function Done.forget(ids)
   end
 end
 
+-- Remove the oldest done tasks in excess of the limit of the tube, at most `limit`. Return the excess before.
+local function forget_oldest(limit)
+  local most, ended = Call.plan.keeps_most, Call.keys.ended
+  local over = most > 0 and call('ZCARD', ended) - most or 0
+  if over > 0 then Done.forget(call('ZRANGE', ended, 0, math.min(over, limit) - 1)) end
+  return over
+end
+
 -- Keep a task that ends now, and forget some that have expired.
 function Done.add(task, why)
   local K, now = Call.keys, Call.now
@@ -34,10 +42,7 @@ function Done.add(task, why)
   Done.forget(call('ZRANGEBYSCORE', K.ended, '-inf', now, 'LIMIT', 0, BATCH))
   call('HSET', K.done, task.id, record)
   call('ZADD', K.ended, ends, pack('>I6', task.id))
-  if Call.plan.keeps_most > 0 then
-    local over = call('ZCARD', K.ended) - Call.plan.keeps_most
-    if over > 0 then Done.forget(call('ZRANGE', K.ended, 0, math.min(over, BATCH) - 1)) end
-  end
+  forget_oldest(BATCH)
   -- If the tube is no longer used, both keys expire.
   local stays = math.max(math.ceil(task.keep_done / 1000), 1000)
   if Call.args[5] == '' and call('PTTL', K.ended) < stays then
@@ -108,10 +113,7 @@ end
 -- ARGV  6 the maximum per call, bounded
 -- reply  the number of done tasks that are left to remove
 function Done.trim_done(args)
-  local most = Call.plan.keeps_most
-  local over = most > 0 and call('ZCARD', Call.keys.ended) - most or 0
-  if over > 0 then Done.forget(call('ZRANGE', Call.keys.ended, 0, math.min(over, args[6]) - 1)) end
-  return math.max(over - args[6], 0)
+  return math.max(forget_oldest(args[6]) - args[6], 0)
 end
 
 return Done

@@ -9,7 +9,6 @@ local Call = require 'call'
 local Chance = require 'chance'
 
 local call = redis.call
-local sub = string.sub
 
 local RateLimits = {}
 
@@ -52,7 +51,7 @@ end
 
 -- Set the fields of a rate from a record with byte 255. The record may be older than the last fields.
 function RateLimits.decode(rate, record)
-  local fields = { cmsgpack.unpack(sub(record, 2)) }
+  local fields = { cmsgpack.unpack(string.sub(record, 2)) }
   for n = 1, #fields do rate[FIELDS[n]] = fields[n] end
 end
 

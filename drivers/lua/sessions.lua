@@ -264,9 +264,9 @@ function Sessions.open(args)
     end
     local there = call('HMGET', M, 'driver', 'options', 'maker')
     local maker = table.remove(there)
-    if (args[4] == 'new' and maker ~= args[8]) or (args[4] == 'same' and (there[1] ~= args[5] or there[2] ~= args[6])) or (args[4] == 'alike' and there[1] ~= args[5]) then
-      return there
-    end
+    local alike = there[1] == args[5]
+    local may_open = { new = maker == args[8], same = alike and there[2] == args[6], alike = alike }
+    if may_open[args[4]] == false then return there end
   elseif args[4] == 'any' then
     return redis.error_reply(Call.TUBE_GONE)
   else

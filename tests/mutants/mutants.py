@@ -541,8 +541,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "keep_done_max keeps one task less",
         "drivers/lua/done.lua",
-        "math.min(over, BATCH) - 1))",
-        "math.min(over, BATCH)))",
+        "math.min(over, limit) - 1))",
+        "math.min(over, limit)))",
         _of(_FIFO_ON_REDIS, "keep_done_max_limits_the_kept_tasks"),
     ),
     Mutant(
