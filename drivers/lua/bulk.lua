@@ -398,9 +398,29 @@ function Bulk.scan_ids(args)
   return { page[1], table.concat(ids, ' ') }
 end
 
--- Return the position of the data of a task that is stored from `begin` on.
+-- Return the position after the fields that the flags announce; `sizes`: their sizes in bytes, as in entry.lua; -1: a
+-- text.
+local function skip(flags, value, at, sizes)
+  for bit, size in ipairs(sizes) do
+    if flags % 2 ^ bit >= 2 ^ (bit - 1) then
+      if size < 0 then
+        local length = byte(value, at)
+        at = length < 255 and at + 1 + length or at + 5 + struct.unpack('>I4', value, at + 1)
+      else
+        at = at + size
+      end
+    end
+  end
+  return at
+end
+
+local FIRST_SIZES, MORE_SIZES = { 0, 0, 3, 4, 7, 7, -1 }, { 3, -1, 7, -1, 0, -1, 7, 16 }
+
+-- Return the position of the data of a task that is stored from `begin` on. It is faster than `Entry.read`.
 local function data_at(value, begin)
-  return begin - 1 + Entry.read('', begin > 1 and sub(value, begin) or value).body
+  local flags = byte(value, begin)
+  local at = skip(flags, value, begin + 8, FIRST_SIZES)
+  return flags < 128 and at or skip(byte(value, at), value, at + 1, MORE_SIZES)
 end
 
 -- Add the scores of some members of a sorted set, if it exists.
