@@ -21,6 +21,7 @@ PACKAGES: Final = ("luacheck-browserify@1.1.0", "wasmoon@1.16.0")
 CONFIG: Final = {
     "std": "lua51",
     "read_globals": ["redis", "struct", "cmsgpack", "cjson"],
+    "not_globals": ["os"],  # Redis 7.0 does not have it.
     # Ignore the format of lines.
     "ignore": ["6"],
 }
