@@ -1,8 +1,8 @@
 -- The rate limit of a tube, as in bucket.py. The field `bucket` of the meta hash has the start of the last take if takes
 -- came evenly, the moment of the last take, and the scores in ':taken' of the takes at that moment.
 local Call = require 'call'
+local Pending = require 'pending'
 
-local call = redis.call
 local format = string.format
 local find = string.find
 
@@ -11,7 +11,7 @@ local Bucket = {}
 local scheduled, started, starts, read_by
 
 local function write()
-  call('HSET', Call.key, 'bucket', format('%.0f %.0f', scheduled, started) .. starts)
+  Pending.set(Call.key, 'bucket', format('%.0f %.0f', scheduled, started) .. starts)
 end
 
 local function read()

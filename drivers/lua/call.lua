@@ -19,6 +19,7 @@
 --
 -- A server runs one call at a time, so the fields of `Call` describe the call that runs; `Call.values` are the values that
 -- it has read (the record of the session, the last reply in its slot, `soonest` and others), and what it notes for its end.
+local Pending = require 'pending'
 local Plan = require 'plan'
 
 local call = redis.call
@@ -98,6 +99,7 @@ end
 
 -- Start a call. Return an error reply if the method must not run.
 function Call.begin(method, key, args)
+  if Pending.is_open then Pending.forget() end  -- A call was refused halfway.
   local tube, token, number = tubes[key] or tube_of(key), args[2], args[4]
   local plan = tube.plan
   local names = plan and (plan.fields[method] or Plan.fields_of(plan, method)) or Plan.BASE_FIELDS

@@ -9,6 +9,7 @@ local Done = require 'done'
 local Entry = require 'entry'
 local Keys = require 'keys'
 local Lanes = require 'lanes'
+local Pending = require 'pending'
 local Ready = require 'ready'
 local Room = require 'room'
 local Waiting = require 'waiting'
@@ -78,7 +79,7 @@ local function count(counts, by)
     if name == 'take' or name == 'ack' then
       count_one(name .. 's', by)
     elseif name ~= 'put' or by < 0 then
-      call('HINCRBY', Call.key, 'calls:' .. name, by)
+      Pending.increment(Call.key, 'calls:' .. name, by)
     end
   end
 end
@@ -88,13 +89,13 @@ Engine.count = count
 -- Store the due time of a task after a move. `due`: the new one or nil; `had`: it may have one in ':due'.
 local function set_due(task, due, had)
   if due then
-    call('ZADD', Call.keys.due, due, pack('>I6', task.id))
+    Pending.add(Call.keys.due, due, pack('>I6', task.id))
     if not Call.soonest or due < Call.soonest then
       Call.soonest = due
       call('HSET', Call.key, 'soonest', due)
     end
   elseif had then
-    call('ZREM', Call.keys.due, pack('>I6', task.id))
+    Pending.remove(Call.keys.due, pack('>I6', task.id))
   end
   task.due = due
 end
@@ -103,12 +104,12 @@ end
 local function leave(task, was, to, order)
   local K = Call.keys
   if was == 't' then
-    call('ZREM', K.taken, task.id)
+    Pending.remove(K.taken, task.id)
     if Call.plan.lane then Lanes.leave_head(was) end
   elseif was == '!' then
-    call('ZREM', K.buried, Ready.place(task))
+    Pending.remove(K.buried, Ready.place(task))
   elseif was == '~' then
-    call('HINCRBY', Call.key, 'delayed', -1)
+    Pending.increment(Call.key, 'delayed', -1)
   elseif was == 'r' then
     if to ~= 't' then order.pull(task) elseif Call.pacing then Lanes.leave_head(was) end
   end
@@ -118,7 +119,7 @@ end
 local function enter(task, was, to, order, name)
   local K, plan = Call.keys, Call.plan
   if to == '-' then
-    call('HDEL', K.tasks, task.id)
+    Pending.delete(K.tasks, task.id)
     if plan.lane and Call.counts_lanes() then Lanes.subtract(Lanes.name_of(task), 1) end
     if task.key then Keys.leave(task) end
     if task.keep_done and name ~= 'unput' then Done.add(task, sub(name, 1, 1)) end
@@ -128,18 +129,18 @@ local function enter(task, was, to, order, name)
       task.take = Call.take
       if plan.token > 0 then Bucket.start(1) end
     end
-    call('ZADD', K.taken, task.owner * TAKES + task.take, task.id)
+    Pending.add(K.taken, task.owner * TAKES + task.take, task.id)
   elseif was == 'new' then
-    call('HSET', K.tasks, task.id, task.value)
+    Pending.set(K.tasks, task.id, task.value)
     if to == 'r' then order.append(task) end
   else
     Entry.write(task)
     if to == 'r' then order.push(task) end
   end
   if to == '!' then
-    call('ZADD', K.buried, 0, Ready.place(task))
+    Pending.add(K.buried, 0, Ready.place(task))
   elseif to == '~' then
-    call('HINCRBY', Call.key, 'delayed', 1)
+    Pending.increment(Call.key, 'delayed', 1)
   end
 end
 
@@ -149,7 +150,7 @@ local function update_due(task, was, to, due, changes)
   if to == '-' then
     local had = task.ttl or task.ttr
     if was == 't' and not plan.ends_taken then had = task.ttr elseif was == '~' then had = true end
-    if had then call('ZREM', Call.keys.due, pack('>I6', task.id)) end
+    if had then Pending.remove(Call.keys.due, pack('>I6', task.id)) end
     task.due = nil
     return
   end
@@ -207,8 +208,8 @@ local function add(task, due)
   local delayed = plan.timed and byte(value) % 2 == 1
   local in_lane = plan.lane and not delayed
   if in_lane then Lanes.open(task, 'new', 'r') end
-  call('HSET', Call.keys.tasks, task.id, value)
-  if delayed then call('HINCRBY', Call.key, 'delayed', 1) else plan.index.append(task) end
+  Pending.set(Call.keys.tasks, task.id, value)
+  if delayed then Pending.increment(Call.key, 'delayed', 1) else plan.index.append(task) end
   if due and plan.timed then set_due(task, due) end
   if in_lane then Lanes.close(task, 'new', 'r') end
   if Call.listening then
@@ -226,7 +227,7 @@ local function take(task, due)
   task.state, task.take = 't', Call.take
   if task.attempts < MOST_ATTEMPTS then task.attempts = task.attempts + 1 end
   if plan.token > 0 then Bucket.start(1) end
-  call('ZADD', Call.keys.taken, task.owner * TAKES + task.take, task.id)
+  Pending.add(Call.keys.taken, task.owner * TAKES + task.take, task.id)
   if due or task.ttl or task.ttr then update_due(task, 'r', 't', due) end
   if Call.listening then Entry.publish('take', task) end
   count_one('takes')
@@ -240,7 +241,7 @@ local function ack(task)
     Lanes.open(task, 't', '-')
     Lanes.leave_head('t')
   end
-  call('ZREM', K.taken, task.id)
+  Pending.remove(K.taken, task.id)
   task.state = '-'
   enter(task, 't', '-', plan.index, 'ack')
   if plan.timed then update_due(task, 't', '-') end
@@ -261,7 +262,7 @@ end
 
 -- End the delay, the ttr or the ttl of a task at `Call.now`; `due`: its due time.
 function Engine.time_out(id, due)
-  local task = Entry.find(id)
+  local task = Entry.find(format('%d', id))
   if not task then return end
   if task.state == '~' then
     move(task, 'delay')

@@ -15,8 +15,8 @@
 -- call modulo TAKES. A process counts its calls from a random number on, so two takes have different numbers even if
 -- a server has forgotten one of them.
 local Call = require 'call'
+local Pending = require 'pending'
 
-local call = redis.call
 local pack = struct.pack
 local unpack_struct = struct.unpack
 local byte = string.byte
@@ -120,7 +120,7 @@ function Entry.write(task)
   end
   task.value = pack('>I1', flags) .. sub(task.value, 2, 8) .. parts .. sub(task.value, task.body)
   task.body = 9 + #parts
-  call('HSET', Call.keys.tasks, task.id, task.value)
+  Pending.set(Call.keys.tasks, task.id, task.value)
 end
 
 -- Replace the data of a task. The caller stores it.
@@ -130,15 +130,15 @@ end
 
 -- Return the due time of the task with an id; nil: never.
 function Entry.due_of(id)
-  return tonumber(call('ZSCORE', Call.keys.due, pack('>I6', id)) or nil)
+  return tonumber(Pending.score(Call.keys.due, pack('>I6', id)) or nil)
 end
 
 -- Return the task with an id in any state, or nil.
 function Entry.find(id)
-  local value = call('HGET', Call.keys.tasks, id)
+  local value = Pending.get(Call.keys.tasks, id)
   if not value then return nil end
   local task = Entry.read(id, value)
-  local score = call('ZSCORE', Call.keys.taken, id)
+  local score = Pending.score(Call.keys.taken, id)
   if score then Entry.set_taken(task, score + 0) end
   if Call.plan.timed then task.due = Entry.due_of(id) end
   return task
@@ -160,14 +160,14 @@ function Entry.find_expected(id, expected)
 end
 
 -- Return the task with an id if the session of the call holds it, else nil. `expected`: the number of a take; '': any
--- take; 'c' and a moment: any take, if the task was put at that moment.
-function Entry.find_held(id, expected)
-  local score = call('ZSCORE', Call.keys.taken, id)
+-- take; 'c' and a moment: any take, if the task was put at that moment. `parsed`: the task, if it was read already.
+function Entry.find_held(id, expected, parsed)
+  local score = Pending.score(Call.keys.taken, id)
   local take = score and score - Call.session * TAKES
   if not take or take < 0 or take >= TAKES then return nil end
   local by_put = expected ~= '' and take ~= tonumber(expected)
   if by_put and byte(expected) ~= 99 then return nil end
-  local task = Entry.read(id, call('HGET', Call.keys.tasks, id))
+  local task = parsed or Entry.read(id, Pending.get(Call.keys.tasks, id))
   task.state, task.take, task.owner = 't', take, Call.session
   if task.attempts < MOST_ATTEMPTS then task.attempts = task.attempts + 1 end
   if by_put and not is_expected(task, expected) then return nil end

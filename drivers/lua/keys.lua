@@ -4,6 +4,7 @@
 -- (6).
 local Call = require 'call'
 local Lists = require 'lists'
+local Pending = require 'pending'
 
 local call = redis.call
 local pack = struct.pack
@@ -13,6 +14,8 @@ local find = string.find
 
 local Keys = {}
 local SIZE = 21
+-- The places of the keys that were loaded last.
+local places = {}
 
 -- Return the position of the first record of a field that expires after `moment`.
 local function offset_after(records, moment)
@@ -23,13 +26,34 @@ local function offset_after(records, moment)
   end)
 end
 
+-- Return the place of a key: its field, and the part of its SHA-1 in a record.
+local function place_of(key)
+  if places[key] then return places[key] end
+  local digest = redis.sha1hex(key)
+  return {
+    field = tonumber(sub(digest, 1, 5), 16) % 262144,
+    hash = pack('>I4I4', tonumber(sub(digest, 6, 13), 16), tonumber(sub(digest, 14, 21), 16)),
+  }
+end
+
+-- Read what is known of many keys.
+function Keys.load(keys)
+  local fields = {}
+  places = {}
+  for n = 1, #keys do
+    local place = place_of(keys[n])
+    fields[n], places[keys[n]] = place.field, place
+  end
+  Pending.load_fields(Call.keys.keys, keys)
+  Pending.load_fields(Call.keys.known, fields)
+end
+
 -- Return the field of a key, its records, the part of the SHA-1 in a record, and the position of the key's record or
 -- nil.
 local function find_known(key)
-  local digest = redis.sha1hex(key)
-  local field = tonumber(sub(digest, 1, 5), 16) % 262144
-  local hash = pack('>I4I4', tonumber(sub(digest, 6, 13), 16), tonumber(sub(digest, 14, 21), 16))
-  local records = call('HGET', Call.keys.known, field) or ''
+  local place = place_of(key)
+  local field, hash = place.field, place.hash
+  local records = Pending.get(Call.keys.known, field) or ''
   local at = find(records, hash, 1, true)
   while at and at % SIZE ~= 8 do at = find(records, hash, at + 1, true) end
   return field, records, hash, at and at - 7
@@ -37,7 +61,7 @@ end
 
 -- Return the id of the task with a key, and true if that task lives. nil: the key is free.
 function Keys.find(key)
-  local id = call('HGET', Call.keys.keys, key)
+  local id = Pending.get(Call.keys.keys, key)
   if id then return id, true end
   local _, records, _, at = find_known(key)
   if at and unpack_struct('>I7', records, at) > Call.now then
@@ -56,23 +80,23 @@ local function write_known(key, id, ends)
   end
   left = sub(left, offset_after(left, Call.now))
   if left ~= '' then
-    call('HSET', Call.keys.known, field, left)
+    Pending.set(Call.keys.known, field, left)
   elseif records ~= '' then
-    call('HDEL', Call.keys.known, field)
+    Pending.delete(Call.keys.known, field)
   end
 end
 
 -- Give a key to a new task. `known`: the key is remembered.
 function Keys.add(key, id, known)
   if known then write_known(key) end
-  call('HSET', Call.keys.keys, key, id)
+  Pending.set(Call.keys.keys, key, id)
 end
 
 -- Forget the key of a task that has ended, or remember it for key_ttl.
 function Keys.leave(task)
   local keys = Call.keys.keys
-  if call('HGET', keys, task.key) ~= tostring(task.id) then return end
-  call('HDEL', keys, task.key)
+  if Pending.get(keys, task.key) ~= tostring(task.id) then return end
+  Pending.delete(keys, task.key)
   if task.key_ttl then write_known(task.key, task.id, Call.now + task.key_ttl) end
 end
 

@@ -12,6 +12,7 @@
 -- now), rate (in a tube with limits).
 local Call = require 'call'
 local Lists = require 'lists'
+local Pending = require 'pending'
 local RateLimits = require 'rate_limits'
 local Ready = require 'ready'
 
@@ -45,14 +46,16 @@ end
 
 -- Return the first place in the lane's part of ':behind', or false if that part is empty.
 local function next_in_lane(key)
-  local best = call('ZRANGEBYLEX', Call.keys.behind, '[' .. key, '+', 'LIMIT', 0, 1)[1]
+  local behind = Call.keys.behind
+  if Pending.touches(behind, key) then Pending.send(behind) end
+  local best = call('ZRANGEBYLEX', behind, '[' .. key, '+', 'LIMIT', 0, 1)[1]
   return best and sub(best, 1, 5) == key and sub(best, 6)
 end
 
 Lanes.next_in_lane = next_in_lane
 
 local function new_key()
-  return pack('>I5', call('HINCRBY', Call.key, 'lanes', 1))
+  return pack('>I5', Pending.increment(Call.key, 'lanes', 1))
 end
 
 -- Split a record without limits: the number and the head of the lane.
@@ -63,15 +66,19 @@ end
 
 -- Read a lane with its rate. `popped`: its head is no longer on offer, but not taken yet.
 function Lanes.read_limited(name, popped)
-  local rate = RateLimits.new()
-  local record = call('HGET', Call.keys.lanes, name)
+  local record = Pending.get(Call.keys.lanes, name)
+  local rate
   if record and byte(record, 1) == 255 then
-    RateLimits.decode(rate, record)
-  elseif record then
-    -- The record is older than the limits of the tube.
-    local key, head = split(record)
-    rate.key = key or ''
-    if popped or call('ZSCORE', Call.keys.offers, head) then rate.head = head else rate.taken = 1 end
+    rate = RateLimits.decode(record)
+  else
+    rate = RateLimits.new()
+    if record then
+      -- The record is older than the limits of the tube.
+      local key, head = split(record)
+      rate.key = key or ''
+      Pending.send(Call.keys.offers)
+      if popped or call('ZSCORE', Call.keys.offers, head) then rate.head = head else rate.taken = 1 end
+    end
   end
   lane.name, lane.record, lane.rate = name, record, rate
   lane.key, lane.head = rate.key ~= '' and rate.key, rate.head ~= '' and rate.head
@@ -89,13 +96,13 @@ function Lanes.open(task, was, to)
       lane.full = RateLimits.is_full(rate)
       if task.undone and RateLimits.undo_start(rate, task.id, task.attempts) then
         if lane.head and rate.turn == 0 then RateLimits.give_turn(rate) end
-        if lane.head then call('ZADD', Call.keys.offers, rate.turn, lane.head) end
+        if lane.head then Pending.add(Call.keys.offers, rate.turn, lane.head) end
       end
     end
     if to == 'r' and rate.turn == 0 then RateLimits.give_turn(rate) end
   elseif to ~= 't' then
     -- A taken task remains the head of its lane.
-    local record = call('HGET', Call.keys.lanes, name)
+    local record = Pending.get(Call.keys.lanes, name)
     lane.name, lane.record, lane.rate, lane.key, lane.head, lane.full = name, record, false, false, false, false
     if record then lane.key, lane.head = split(record) end
   end
@@ -129,15 +136,15 @@ function Lanes.store(offers)
     local best = next_in_lane(lane.key)
     if best then
       lane.head = best
-      call('ZREM', Call.keys.behind, lane.key .. best)
-      call('ZADD', Call.keys.offers, 0, best)
+      Pending.remove(Call.keys.behind, lane.key .. best)
+      Pending.add(Call.keys.offers, 0, best)
     end
   end
   if lane.head then
     local record = (lane.key or '\254') .. lane.head
-    if record ~= lane.record then call('HSET', Call.keys.lanes, lane.name, record) end
+    if record ~= lane.record then Pending.set(Call.keys.lanes, lane.name, record) end
   elseif lane.record then
-    call('HDEL', Call.keys.lanes, lane.name)
+    Pending.delete(Call.keys.lanes, lane.name)
   end
 end
 
@@ -147,25 +154,25 @@ function Lanes.store_limited()
   local full = RateLimits.is_full(rate)
   if lane.head and full then
     lane.key = lane.key or new_key()
-    call('ZREM', Call.keys.offers, lane.head)
-    call('ZADD', Call.keys.behind, 0, lane.key .. lane.head)
+    Pending.remove(Call.keys.offers, lane.head)
+    Pending.add(Call.keys.behind, 0, lane.key .. lane.head)
     lane.head = false
   elseif lane.key and not lane.head and not full then
     lane.head = next_in_lane(lane.key)
     if lane.head then
-      call('ZREM', Call.keys.behind, lane.key .. lane.head)
-      call('ZADD', Call.keys.offers, rate.turn, lane.head)
+      Pending.remove(Call.keys.behind, lane.key .. lane.head)
+      Pending.add(Call.keys.offers, rate.turn, lane.head)
     end
   end
   if rate.cooldown == 0 and rate.taken == 0 and not lane.head then
     if RateLimits.is_default(rate) then
-      if lane.record then call('HDEL', Call.keys.lanes, lane.name) end
+      if lane.record then Pending.delete(Call.keys.lanes, lane.name) end
       return
     end
     RateLimits.forget_starts(rate)
   end
   rate.key, rate.head = lane.key or '', lane.head or ''
-  call('HSET', Call.keys.lanes, lane.name, RateLimits.encode(rate))
+  Pending.set(Call.keys.lanes, lane.name, RateLimits.encode(rate))
 end
 
 -- Read, update and store a lane outside of a move.
@@ -186,29 +193,30 @@ local function add(task, first)
   if lane.rate then
     lane.key = lane.key or new_key()
     if lane.full or (first and first < at) then
-      call('ZADD', K.behind, 0, lane.key .. at)
+      Pending.add(K.behind, 0, lane.key .. at)
       return
     end
     if lane.head then
-      call('ZREM', K.offers, lane.head)
-      call('ZADD', K.behind, 0, lane.key .. lane.head)
+      Pending.remove(K.offers, lane.head)
+      Pending.add(K.behind, 0, lane.key .. lane.head)
     end
     lane.head = at
-    call('ZADD', K.offers, lane.rate.turn, at)
+    Pending.add(K.offers, lane.rate.turn, at)
     return
   end
   -- The lane's head is better, or is taken: queue the task behind it.
+  if first and first > at and lane.head then Pending.send(K.offers) end
   if first and (first < at or (lane.head and call('ZREM', K.offers, lane.head) == 0)) then
     lane.key = lane.key or new_key()
-    call('ZADD', K.behind, 0, lane.key .. at)
+    Pending.add(K.behind, 0, lane.key .. at)
     return
   end
   if lane.head then
     lane.key = lane.key or new_key()
-    call('ZADD', K.behind, 0, lane.key .. lane.head)
+    Pending.add(K.behind, 0, lane.key .. lane.head)
   end
   lane.head = at
-  call('ZADD', K.offers, 0, at)
+  Pending.add(K.offers, 0, at)
 end
 
 -- Add a new task.
@@ -225,9 +233,9 @@ function Order.pull(task)
   local at = place(task)
   if lane.head == at then
     lane.head = false
-    call('ZREM', Call.keys.offers, at)
+    Pending.remove(Call.keys.offers, at)
   else
-    call('ZREM', Call.keys.behind, lane.key .. at)
+    Pending.remove(Call.keys.behind, lane.key .. at)
   end
 end
 
@@ -346,19 +354,19 @@ end
 -- Subtract tasks that have left a lane; note it if callers wait for room in it (':crowded').
 function Lanes.subtract(name, count)
   local K = Call.keys
-  if call('HINCRBY', K.fill, name, -count) <= 0 then call('HDEL', K.fill, name) end
+  if Pending.increment(K.fill, name, -count) <= 0 then Pending.delete(K.fill, name) end
   if Call.filling and call('ZREM', K.crowded, name) == 1 then Call.values.freed = true end
 end
 
 -- Add new tasks: `new` maps each lane to the number of its new tasks.
 function Lanes.add_counts(new)
-  for name, count in pairs(new) do call('HINCRBY', Call.keys.fill, name, count) end
+  for name, count in pairs(new) do Pending.increment(Call.keys.fill, name, count) end
 end
 
 -- Return the capacity of a lane; 0: unlimited.
 function Lanes.capacity_of(name)
   if Call.pacing then
-    local record = call('HGET', Call.keys.lanes, name)
+    local record = Pending.get(Call.keys.lanes, name)
     if record and byte(record, 1) == 255 then
       local own = select(#RateLimits.FIELDS, cmsgpack.unpack(sub(record, 2)))
       if (own or -1) >= 0 then return own end

@@ -8,6 +8,7 @@ local Entry = require 'entry'
 local Keys = require 'keys'
 local Lanes = require 'lanes'
 local Lists = require 'lists'
+local Pending = require 'pending'
 local Ready = require 'ready'
 local Room = require 'room'
 local Waiting = require 'waiting'
@@ -80,6 +81,14 @@ local function lanes_of(words, at, size)
   return lanes
 end
 
+-- Read the lanes of tasks at once.
+local function load_lanes(tasks)
+  if not Call.plan.lane then return end
+  local names = {}
+  for n = 1, #tasks do names[n] = Lanes.name_of(tasks[n]) end
+  Pending.load_fields(Call.keys.lanes, names)
+end
+
 -- Put the tasks of a batch one by one.
 local function put_each(words, at, size, id, created)
   local all, plan = {}, Call.plan
@@ -98,6 +107,7 @@ local function put_each(words, at, size, id, created)
     end
   end)
   Call.set('next', id)
+  load_lanes(all)
   for n = 1, size do Engine.add(all[n], all[n].due) end
 end
 
@@ -173,7 +183,7 @@ function Many.put_many(args)
   local created, id = pack('>I7', Call.now), Engine.next_id()
   if lanes then Lanes.add_counts(lanes.new) end
   if Call.pacing or Call.listening then
-    put_each(words, at, size, id + 0, created)
+    Pending.run(put_each, words, at, size, id + 0, created)
   else
     put_together(words, at, size, id + 0, created)
   end
@@ -218,6 +228,16 @@ local function keyed_reply_again(replayed)
   return reply
 end
 
+-- Return the keys of the tasks to put.
+local function keys_of(words, at, size)
+  local keys, seen = {}, 0
+  while seen < size do
+    if words[at + 6] ~= '' and words[at + 7] ~= 'bury' then keys[#keys + 1] = words[at + 6] end
+    seen, at = seen + words[at], at + 8 + words[at]
+  end
+  return keys
+end
+
 -- Give a new task its key. `replaces`: it has removed another task with this key, which cannot be undone.
 local function assign_key(task, replaces, known)
   Keys.add(task.name, task.id, known)
@@ -254,6 +274,7 @@ local function put_keyed(args, limit, remove)
   local created, first = pack('>I7', Call.now), Engine.next_id()
   local id = first + 0
   local lanes = plan.lane and Call.counts_lanes() and Room.lanes()
+  Keys.load(keys_of(words, at, size))
   -- Decide about each task before the first put.
   local all, needed, added, made, lane_made = {}, 0, 0, {}, {}
   while #all < size do
@@ -301,10 +322,11 @@ local function put_keyed(args, limit, remove)
   local reply, marks, updated = { created .. first }, {}, false
   Call.set('next', id)
   if lanes then Lanes.add_counts(lanes.new) end
+  load_lanes(all)
   if remove then remove() end
   for n = 1, size do
     local task = all[n]
-    local lives = task.name and call('HGET', K.keys, task.name)
+    local lives = task.name and Pending.get(K.keys, task.name)
     local found = lives or task.known
     if task.kept then
       if lives and task.raw then
@@ -339,14 +361,14 @@ local function put_keyed(args, limit, remove)
 end
 
 function Many.put_keyed(args)
-  return put_keyed(args)
+  return Pending.run(put_keyed, args)
 end
 
 -- Add all of the given tasks, unless the tube would then have too many ready and delayed tasks.
 -- ARGV  6… as for put_keyed; the last one is the maximum of ready and delayed tasks
 -- reply  as for put_keyed; the error FULL names the number of new tasks
 function Many.put_limited(args)
-  return put_keyed(args, tonumber(args[#args]))
+  return Pending.run(put_keyed, args, tonumber(args[#args]))
 end
 
 -- Put a task instead of another one, which is removed. It is in any state, or a done task that is kept.
@@ -358,7 +380,7 @@ function Many.again(args)
   if not Call.replayed and not old and not Done.encode(args[21], args[22]) then
     return redis.error_reply('NOTFOUND there is no such task')
   end
-  return put_keyed(args, tonumber(args[23]), function()
+  return Pending.run(put_keyed, args, tonumber(args[23]), function()
     if old then Engine.move(old, 'delete') else Done.forget({ pack('>I6', args[21]) }) end
   end)
 end
@@ -425,16 +447,42 @@ local function start_all(ids, values, leased)
   return attempts, due_times
 end
 
+-- Read the tasks that exist and their lanes; return them by id, and as a list.
+local function load_tasks(ids)
+  local by_id, list = {}, {}
+  Pending.load_fields(Call.keys.tasks, ids)
+  for n = 1, #ids do
+    local value = Pending.get(Call.keys.tasks, ids[n])
+    if value then
+      local task = Entry.read(ids[n], value)
+      by_id[ids[n]], list[#list + 1] = task, task
+    end
+  end
+  load_lanes(list)
+  return by_id, list
+end
+
+-- Read a task that was popped and those that were popped ahead; return them by id, and their number.
+local function load_popped(id)
+  local ids = { id }
+  for _, at in ipairs(Pending.popped(Call.keys.offers)) do ids[#ids + 1] = format('%d', Ready.id_at(at)) end
+  return load_tasks(ids), #ids
+end
+
 -- Take the first tasks one by one, up to `limit`. `span`: the time of the take; `leased`: their ttr does not run.
 -- Return the tasks, and true if there may be more.
 local function take_each(limit, room, span, leased, most)
-  local tasks, size = {}, 0
+  local tasks, size, loaded, left = {}, 0, nil, 0
   for n = 1, limit do
     if n > most or size >= room then return tasks, true end
-    local id = Call.plan.index.pop()
+    -- Small tasks are popped by the hundred, which saves commands.
+    local id = Call.plan.index.pop(math.min(limit - n + 1, size < 1000 * (n - 1) and 100 or 20))
     if not id then return tasks, id == nil end
     id = format('%d', id)
-    local task = Entry.read(id, call('HGET', Call.keys.tasks, id))
+    if left == 0 then loaded, left = load_popped(id) end
+    left = left - 1
+    local task = loaded[id] or Entry.read(id, Pending.get(Call.keys.tasks, id))
+    loaded[id] = nil
     if span and not task.ttr then
       task.ttr = span
       Entry.write(task)
@@ -452,7 +500,7 @@ end
 -- but they were not found yet.
 function Many.take_some(limit, room, leased, bare)
   if Call.pacing then
-    local tasks, stuck = take_each(limit, room, nil, leased, MOST_LIMITED)
+    local tasks, stuck = Pending.run(take_each, limit, room, nil, leased, MOST_LIMITED)
     return tasks, nil, nil, nil, nil, stuck
   end
   -- Released tasks are in ':back', not in the list: without strays no task was taken before.
@@ -531,22 +579,49 @@ end
 function Many.take_for(args)
   local before = taken_before()
   if before then return before end
-  return reply_with(take_each(tonumber(args[6]), Call.BYTES, tonumber(args[7]), false, Call.plan.batch))
+  return reply_with(Pending.run(take_each, tonumber(args[6]), Call.BYTES, tonumber(args[7]), false, Call.plan.batch))
 end
 
 -- The end of takes ---------------------------------------------------------------------------------------------------
 
--- Call `act(task)` for each held task of a list of ids and takes; return '1' or '0' for each. The arguments begin at
--- `first`.
-local function each_held(args, first, act)
+-- Call `act(task)` for each task of the list `named` that the session holds by the takes `expected`; return '1' or '0'
+-- for each.
+local function act_each(named, expected, act)
   local done = {}
-  for n = first, #args, 2 do
-    local task = Entry.find_held(args[n], args[n + 1])
-    done[#done + 1] = task and '1' or '0'
+  Pending.load_scores(Call.keys.taken, named)
+  local loaded, list = load_tasks(named)
+  local keys = {}
+  for n = 1, #list do keys[#keys + 1] = list[n].key end
+  if #keys > 0 then Keys.load(keys) end
+  for n = 1, #named do
+    local task = Entry.find_held(named[n], expected[n], loaded[named[n]])
+    loaded[named[n]] = nil
+    done[n] = task and '1' or '0'
     if task then act(task) end
   end
-  local result = table.concat(done)
+  return done
+end
+
+-- Return the ids and the takes of the arguments from `first` on.
+local function pairs_of(args, first)
+  local named, expected = {}, {}
+  for n = first, #args, 2 do named[#named + 1], expected[#expected + 1] = args[n], args[n + 1] end
+  return named, expected
+end
+
+-- The same for a list of arguments, as the reply of a call.
+local function each_held(args, first, act)
+  local named, expected = pairs_of(args, first)
+  local result = table.concat(Pending.run(act_each, named, expected, act))
   return result, result
+end
+
+-- Forget or remember the keys of tasks that have ended.
+local function leave_keys(tasks)
+  local keys = {}
+  for n = 1, #tasks do keys[n] = tasks[n].key end
+  Keys.load(keys)
+  for n = 1, #tasks do Keys.leave(tasks[n]) end
 end
 
 -- Ack tasks together whose values need not be known, or only for their lanes, keys and due times. Return false if they
@@ -577,7 +652,7 @@ local function ack_together(ids)
   end
   if plan.timed then Lists.run('ZREM', K.due, undue) end
   Engine.count({ 'ack' }, #ids)
-  for n = 1, #keyed do Keys.leave(keyed[n]) end
+  if #keyed > 0 then Pending.run(leave_keys, keyed) end
 end
 
 -- Ack the tasks `named`, by the takes `expected` (see `Entry.find_held`). Return '1' for each task that the session
@@ -585,12 +660,7 @@ end
 function Many.ack_some(named, expected)
   local plan, done = Call.plan, {}
   if Call.pacing or Call.listening or plan.keeps or (not plan.lane and call('EXISTS', Call.keys.keys) == 1) then
-    for n = 1, #named do
-      local task = Entry.find_held(named[n], expected[n])
-      done[n] = task and '1' or '0'
-      if task then Engine.move(task, 'ack') end
-    end
-    return done
+    return Pending.run(act_each, named, expected, function(task) Engine.move(task, 'ack') end)
   end
   local ids, first, text_of, lost = named, Call.session * Call.TAKES, {}, false
   local scores = Lists.collect('ZMSCORE', Call.keys.taken, named)
@@ -622,9 +692,7 @@ end
 -- ARGV  6… for each task its id and its take, as for ack
 -- reply  for each task '1' if it is done, '0' if it was not held
 function Many.ack_many(args)
-  local named, expected = {}, {}
-  for n = 6, #args, 2 do named[n / 2 - 2], expected[n / 2 - 2] = args[n], args[n + 1] end
-  local result = table.concat(Many.ack_some(named, expected))
+  local result = table.concat(Many.ack_some(pairs_of(args, 6)))
   return result, result
 end
 

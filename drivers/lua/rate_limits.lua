@@ -7,40 +7,42 @@
 -- that may start, but not with its full burst, is there by the moment when the burst is full; its field `free` is 1.
 local Call = require 'call'
 local Chance = require 'chance'
+local Pending = require 'pending'
 
-local call = redis.call
+local sub = string.sub
 
 local RateLimits = {}
 
+-- The fields of a record, in order. `capacity` is only there in tubes that count the tasks of their lanes.
 local FIELDS = {
   'key', 'taken', 'head', 'cooldown', 'noted', 'interval', 'most', 'blocked',
   'at', 'id', 'attempts', 'turn', 'at_before', 'id_before', 'attempts_before', 'turn_before',
-  'from', 'reason', 'burst', 'free',
-  'capacity',  -- Only in tubes that count the tasks of their lanes.
+  'from', 'reason', 'burst', 'free', 'capacity',
 }
 RateLimits.FIELDS = FIELDS
 -- The stored options of a tube without limits.
 RateLimits.NONE = '0 0 1 0 0'
 
--- The limits of the tube, by their stored form.
-local known = {}
+-- The limits of the tube whose lane was read last.
+local limits = {}
 
 -- Return the limits of the tube.
 function RateLimits.of_tube()
   local words = Call.pacing or RateLimits.NONE
-  if known.words ~= words then
+  if limits.words ~= words then
     local interval, jitter, most, rounds, from, burst = string.match(words, '(%S+) (%S+) (%S+) (%S+) (%S+) ?(%S*)')
-    known = {
+    limits = {
       words = words, interval = interval + 0, jitter = jitter + 0, most = most + 0, rounds = rounds == '1', from = from + 0,
       burst = tonumber(burst) or 1,
     }
   end
-  return known
+  return limits
 end
 
 -- Return the rate of a lane without a record. -1: the limit of the tube; 0: no limit, no turn or no moment. `at`: as in
 -- rate_limits.py.
 function RateLimits.new()
+  RateLimits.of_tube()
   return {
     key = '', taken = 0, head = '', cooldown = 0, noted = 0, interval = -1, most = 0, blocked = 0,
     at = -math.huge, id = -1, attempts = 0, turn = 0,
@@ -49,16 +51,24 @@ function RateLimits.new()
   }
 end
 
--- Set the fields of a rate from a record with byte 255. The record may be older than the last fields.
-function RateLimits.decode(rate, record)
-  local fields = { cmsgpack.unpack(string.sub(record, 2)) }
-  for n = 1, #fields do rate[FIELDS[n]] = fields[n] end
+-- Return the rate in a record with byte 255. Here and in `encode` a loop over the fields would take three times as long.
+function RateLimits.decode(record)
+  RateLimits.of_tube()
+  local key, taken, head, cooldown, noted, interval, most, blocked, at, id, attempts, turn, at_before, id_before,
+    attempts_before, turn_before, from, reason, burst, free, capacity = cmsgpack.unpack(sub(record, 2))
+  return {
+    key = key, taken = taken, head = head, cooldown = cooldown, noted = noted, interval = interval, most = most,
+    blocked = blocked, at = at, id = id, attempts = attempts, turn = turn, at_before = at_before, id_before = id_before,
+    attempts_before = attempts_before, turn_before = turn_before, from = from, reason = reason, burst = burst, free = free,
+    capacity = capacity or -1,
+  }
 end
 
 function RateLimits.encode(rate)
-  local fields = {}
-  for n = 1, Call.counts_lanes() and #FIELDS or #FIELDS - 1 do fields[n] = rate[FIELDS[n]] end
-  return '\255' .. cmsgpack.pack(unpack(fields))
+  return '\255' .. cmsgpack.pack(
+    rate.key, rate.taken, rate.head, rate.cooldown, rate.noted, rate.interval, rate.most, rate.blocked, rate.at, rate.id,
+    rate.attempts, rate.turn, rate.at_before, rate.id_before, rate.attempts_before, rate.turn_before, rate.from, rate.reason,
+    rate.burst, rate.free, Call.counts_lanes() and rate.capacity or nil)
 end
 
 -- True if a lane has no limit of its own.
@@ -68,33 +78,32 @@ end
 
 -- True if no task of the lane may start.
 function RateLimits.is_full(rate)
-  return (rate.cooldown > 0 and rate.free == 0) or rate.taken >= (rate.most > 0 and rate.most or RateLimits.of_tube().most)
+  return (rate.cooldown > 0 and rate.free == 0) or rate.taken >= (rate.most > 0 and rate.most or limits.most)
 end
 
 -- True if its interval counts from the end of a run as well.
 local function from_end(rate)
-  return (rate.from >= 0 and rate.from or RateLimits.of_tube().from) == 1
+  return (rate.from >= 0 and rate.from or limits.from) == 1
 end
 
 -- Return the interval of a lane, and the number of takes that may start at once.
 function RateLimits.interval_of(rate)
-  local tube = RateLimits.of_tube()
-  local burst = rate.burst > 0 and rate.burst or tube.burst
-  return rate.interval >= 0 and rate.interval or tube.interval, from_end(rate) and 1 or burst
+  local burst = rate.burst > 0 and rate.burst or limits.burst
+  return rate.interval >= 0 and rate.interval or limits.interval, from_end(rate) and 1 or burst
 end
 
 local function end_of_interval(rate, interval)
-  return rate.at + Chance.apply_jitter(interval, RateLimits.of_tube().jitter, 0, rate.id, rate.attempts)
+  return rate.at + Chance.apply_jitter(interval, limits.jitter, 0, rate.id, rate.attempts)
 end
 
 -- Give the lane the last turn in the round.
 function RateLimits.give_turn(rate)
-  if RateLimits.of_tube().rounds then rate.turn, rate.noted = call('HINCRBY', Call.key, 'rounds', 1), 1 end
+  if limits.rounds then rate.turn, rate.noted = Pending.increment(Call.key, 'rounds', 1), 1 end
 end
 
 -- Note that a task of the lane has started.
 function RateLimits.start(rate, id, attempts)
-  if RateLimits.of_tube().interval > 0 then rate.noted = 1 end
+  if limits.interval > 0 then rate.noted = 1 end
   if rate.noted == 0 then return end
   local interval, burst = RateLimits.interval_of(rate)
   local at = math.max(Call.now - (burst - 1) * interval, end_of_interval(rate, interval))
@@ -127,10 +136,10 @@ function RateLimits.apply(rate, name)
   -- A block that has ended must not return when the clock is set back.
   if moment <= now then moment, rate.blocked = rate.free == 1 and full or 0, 0 end
   if moment > 0 and moment ~= rate.cooldown then
-    call('ZADD', Call.keys.rests, moment, name)
+    Pending.add(Call.keys.rests, moment, name)
     Call.note_due(moment)
   elseif moment == 0 and rate.cooldown > 0 then
-    call('ZREM', Call.keys.rests, name)
+    Pending.remove(Call.keys.rests, name)
   end
   rate.cooldown = moment
 end
@@ -138,7 +147,7 @@ end
 -- Note that a run has ended: with interval_from='ack' the interval starts again.
 function RateLimits.end_run(rate, name)
   if not from_end(rate) then return end
-  if RateLimits.of_tube().interval > 0 then rate.noted = 1 end
+  if limits.interval > 0 then rate.noted = 1 end
   if rate.noted == 0 then return end
   rate.at, rate.at_before = Call.now, Call.now
   RateLimits.apply(rate, name)

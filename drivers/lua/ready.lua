@@ -9,6 +9,7 @@
 local Call = require 'call'
 local Bucket = require 'bucket'
 local Lists = require 'lists'
+local Pending = require 'pending'
 
 local call = redis.call
 local pack = struct.pack
@@ -102,9 +103,9 @@ end
 
 -- True if an id in the list belongs to a ready task.
 local function is_ready_id(id)
-  local value = call('HGET', Call.keys.tasks, id)
+  local value = Pending.get(Call.keys.tasks, id)
   if not value or byte(value, 1) % 4 ~= 0 then return false end
-  return not call('ZSCORE', Call.keys.taken, id)
+  return not Pending.score(Call.keys.taken, id)
 end
 
 function List.pull(task)
@@ -205,7 +206,7 @@ local Set = {}
 orders.set = Set
 
 function Set.append(task)
-  call('ZADD', Call.keys.ready, 0, place(task))
+  Pending.add(Call.keys.ready, 0, place(task))
 end
 
 Set.push = Set.append
@@ -215,14 +216,15 @@ function Set.append_all(scored)
 end
 
 function Set.pull(task)
-  call('ZREM', Call.keys.ready, place(task))
+  Pending.remove(Call.keys.ready, place(task))
 end
 
 -- The functions of a sorted set, ':ready' or ':offers', that begin with its first places.
 local function add_pops(order, part)
-  function order.pop()
+  -- `ahead`: how many tasks a batch is going to pop.
+  function order.pop(ahead)
     if Call.is_paused() or (Call.plan.token > 0 and Bucket.tokens() == 0) then return false end
-    local at = call('ZPOPMIN', Call.keys[part])[1]
+    local at = Pending.pop(Call.keys[part], ahead)
     return at and id_at(at) or false
   end
 

@@ -9,6 +9,7 @@ local Bucket = require 'bucket'
 local Entry = require 'entry'
 local Engine = require 'engine'
 local Lanes = require 'lanes'
+local Pending = require 'pending'
 local RateLimits = require 'rate_limits'
 local Sessions = require 'sessions'
 
@@ -17,10 +18,9 @@ local unpack_struct = struct.unpack
 
 local Timers = {}
 
--- Process a page of the lanes or tasks, whose cursor is in a field of the meta hash. Return true if there are more.
-local function process_page(field, key, count, act)
-  local cursor = call('HGET', Call.key, field)
-  if not cursor then return false end
+-- Process a page of the lanes or tasks, from a cursor on that is in a field of the meta hash. Return true if there are
+-- more.
+local function process_page(field, cursor, key, count, act)
   local page = call('HSCAN', key, cursor, 'COUNT', count)
   for n = 1, #page[2], 2 do act(page[2][n], page[2][n + 1]) end
   if page[1] == '0' then
@@ -41,39 +41,51 @@ local function count_in_lane(id, value)
   call('HINCRBY', Call.keys.fill, Entry.read(id, value).lane or 'nil', 1)
 end
 
--- Process a part of what was changed for all lanes or tasks. Return true if there is more to do.
-function Timers.process_part()
+-- Process a part of what was changed for all lanes or tasks. Return true if there is more to do. The arguments are the
+-- fields of the meta hash of these names, or false.
+function Timers.process_part(repace, recount)
   local K, plan = Call.keys, Call.plan
-  return (Call.pacing and process_page('repace', K.lanes, plan.batch, apply_limits))
-    or (plan.lane and process_page('recount', K.tasks, 500, count_in_lane))
+  return (Call.pacing and repace and process_page('repace', repace, K.lanes, plan.batch, apply_limits))
+    or (plan.lane and recount and process_page('recount', recount, K.tasks, 500, count_in_lane))
 end
 
 -- The most cooldowns and blocks that one call ends: each takes a tenth of the time of a task.
 local COOLDOWNS = 500
 
--- End cooldowns and blocks of lanes until a moment, at most `left`; return how many more this call may end.
-local function end_cooldowns(present, until_then, left)
-  local rests = Call.keys.rests
-  while left > 0 do
-    -- The end of a run may have begun a cooldown that is over, too.
-    local name, cooldown = unpack(call('ZRANGEBYSCORE', rests, '-inf', present, 'WITHSCORES', 'LIMIT', 0, 1))
-    if not name or cooldown + 0 > until_then then return left end
-    left = left - 1
-    Call.now = math.max(Call.now, cooldown)
-    local rate = Lanes.read_limited(name)
+-- End cooldowns and blocks of these lanes; `found`: the name and the moment of each, in order. Return true if a lane has
+-- another cooldown or block that ends until `until_then`.
+local function end_each(found, until_then)
+  local rests, names, again = Call.keys.rests, {}, false
+  for n = 1, #found, 2 do names[#names + 1] = found[n] end
+  Pending.load_fields(Call.keys.lanes, names)
+  for n = 1, #names do
+    Call.now = math.max(Call.now, found[2 * n])
+    local rate = Lanes.read_limited(names[n])
     local before = rate.cooldown
-    RateLimits.apply(rate, name)
+    RateLimits.apply(rate, names[n])
     if rate.cooldown == before then
       -- An entry in ':rests' that differs from the lane's record would be found again and again.
-      if before > 0 then call('ZADD', rests, before, name) else call('ZREM', rests, name) end
+      if before > 0 then Pending.add(rests, before, names[n]) else Pending.remove(rests, names[n]) end
     end
+    again = again or (rate.cooldown > 0 and rate.cooldown <= until_then)
     Lanes.store_limited()
+  end
+  return again
+end
+
+-- End cooldowns and blocks of lanes until a moment, at most `left`; return how many more this call may end.
+local function end_cooldowns(present, until_then, left)
+  while left > 0 do
+    local found = call('ZRANGEBYSCORE', Call.keys.rests, '-inf', math.min(present, until_then), 'WITHSCORES', 'LIMIT', 0, left)
+    if #found == 0 then return left end
+    left = left - #found / 2
+    if not Pending.run(end_each, found, until_then) then return left end
   end
   return left
 end
 
--- Return the soonest due event of the tube, and store it.
-local function store_soonest()
+-- Return the soonest due event of the tube, and store it. `pause`: the end of a pause, or nil.
+local function store_soonest(pause)
   local K, now = Call.keys, Call.now
   -- Ignore kinds of due times that this tube does not process: they would be due for ever.
   local soonest = math.huge
@@ -82,20 +94,23 @@ local function store_soonest()
   end
   if Call.plan.timed then note(call('ZRANGE', K.due, 0, 0, 'WITHSCORES')[2]) end
   note(call('ZRANGE', K.leases, 0, 0, 'WITHSCORES')[2])
-  local pause = tonumber(call('HGET', Call.key, 'paused') or nil)
   if pause and pause <= now then
     call('HDEL', Call.key, 'paused')
     Call.paused = false
   elseif pause and pause < 1e18 then
     note(pause)
   end
-  call('HDEL', Call.key, 'soonest')
   if Call.pacing then note(call('ZRANGE', K.rests, 0, 0, 'WITHSCORES')[2]) end
   if Call.plan.token > 0 and Call.waiting then
     local token = Bucket.next_start()
     if token > now then note(token) end
   end
-  if soonest < math.huge then call('HSET', Call.key, 'soonest', soonest) else soonest = false end
+  if soonest < math.huge then
+    call('HSET', Call.key, 'soonest', soonest)
+  else
+    call('HDEL', Call.key, 'soonest')
+    soonest = false
+  end
   Call.soonest, Call.values[3] = soonest, soonest
 end
 
@@ -109,13 +124,14 @@ end
 function Timers.process_due()
   local M, K, plan = Call.key, Call.keys, Call.plan
   local left, cooldowns, present = plan.batch, COOLDOWNS, Call.now
-  if call('HGET', M, 'damaged') then return redis.error_reply('DAMAGED a script was refused halfway') end
-  if Timers.process_part() then return refuse('AGAIN call again') end
+  local damaged, repace, recount, late, paused = unpack(call('HMGET', M, 'damaged', 'repace', 'recount', 'late', 'paused'))
+  if damaged then return redis.error_reply('DAMAGED a script was refused halfway') end
+  if Timers.process_part(repace, recount) then return refuse('AGAIN call again') end
   Call.now = 0
   local leases, ended = call('ZRANGEBYSCORE', K.leases, '-inf', present, 'WITHSCORES', 'LIMIT', 0, left), 0
   if plan.timed and not plan.ends_taken then
     -- A task whose ttl expired while it was taken is due only since its release.
-    Call.now = math.min(tonumber(call('HGET', M, 'late') or 0), present)
+    Call.now = math.min(tonumber(late or 0), present)
   end
   while left > 0 do
     local first = plan.timed and call('ZRANGEBYSCORE', K.due, '-inf', present, 'WITHSCORES', 'LIMIT', 0, 1) or {}
@@ -141,9 +157,9 @@ function Timers.process_due()
   end
   if Call.pacing and left > 0 then cooldowns = end_cooldowns(present, present, cooldowns) end
   Call.now = present
-  store_soonest()
+  store_soonest(tonumber(paused or nil))
   if left <= 0 or cooldowns <= 0 then return refuse('AGAIN call again') end
-  if call('HEXISTS', M, Call.args[2]) == 0 then return refuse('SESSIONGONE its lease was over') end
+  if ended > 0 and call('HEXISTS', M, Call.args[2]) == 0 then return refuse('SESSIONGONE its lease was over') end
 end
 
 -- Process due events and nothing else.

@@ -14,7 +14,7 @@ local Tube = {}
 -- next calls (timers.lua).
 local function start_parts(field)
   call('HSET', Call.key, field, 0)
-  if require('timers').process_part() then
+  if require('timers').process_part(unpack(call('HMGET', Call.key, 'repace', 'recount'))) then
     Call.soonest = 0
     call('HSET', Call.key, 'soonest', 0)
   end

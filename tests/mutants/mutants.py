@@ -269,14 +269,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "task that leaves taken stays in the set",
         "drivers/lua/engine.lua",
-        "  call('ZREM', K.taken, task.id)\n  task.state = '-'",
+        "  Pending.remove(K.taken, task.id)\n  task.state = '-'",
         "  task.state = '-'",
         _of(_FIFO_ON_REDIS, "an_acked_task_is_gone"),
     ),
     Mutant(
         "released task stays in the set of taken tasks",
         "drivers/lua/engine.lua",
-        "    call('ZREM', K.taken, task.id)\n    if Call.plan.lane then Lanes.leave_head",
+        "    Pending.remove(K.taken, task.id)\n    if Call.plan.lane then Lanes.leave_head",
         "    if Call.plan.lane then Lanes.leave_head",
         _of(_FIFO_ON_REDIS, "a_block_that_raises_releases_its_task"),
     ),
@@ -298,7 +298,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "new delayed task is not counted as delayed",
         "drivers/lua/engine.lua",
-        "if delayed then call('HINCRBY', Call.key, 'delayed', 1) else plan.index.append(task) end",
+        "if delayed then Pending.increment(Call.key, 'delayed', 1) else plan.index.append(task) end",
         "if not delayed then plan.index.append(task) end",
         _of(_UTUBETTL_ON_REDIS, "a_delayed_task_is_ready_when_its_delay_is_over"),
     ),
@@ -319,7 +319,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "delayed task that becomes ready is still counted as delayed",
         "drivers/lua/engine.lua",
-        "    call('HINCRBY', Call.key, 'delayed', -1)\n",
+        "    Pending.increment(Call.key, 'delayed', -1)\n",
         "",
         _of(_UTUBETTL_ON_REDIS, "a_delayed_task_is_ready_when_its_delay_is_over"),
     ),
@@ -333,14 +333,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "kicked task stays among the buried",
         "drivers/lua/engine.lua",
-        "    call('ZREM', K.buried, Ready.place(task))\n",
+        "    Pending.remove(K.buried, Ready.place(task))\n",
         "",
         _of(_FIFO_ON_REDIS, "wait_empty_ignores_buried_tasks"),
     ),
     Mutant(
         "acked task keeps its due time",
         "drivers/lua/engine.lua",
-        "    if had then call('ZREM', Call.keys.due, pack('>I6', task.id)) end\n",
+        "    if had then Pending.remove(Call.keys.due, pack('>I6', task.id)) end\n",
         "",
         ("tests/on_redis/test_work_per_call.py::test_acked_task_has_no_due_time",),
     ),
@@ -464,8 +464,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "task behind a freed lane is not offered",
         "drivers/lua/lanes.lua",
-        "      call('ZREM', Call.keys.behind, lane.key .. best)\n      call('ZADD', Call.keys.offers, 0, best)\n",
-        "      call('ZREM', Call.keys.behind, lane.key .. best)\n",
+        "      Pending.remove(Call.keys.behind, lane.key .. best)\n      Pending.add(Call.keys.offers, 0, best)\n",
+        "      Pending.remove(Call.keys.behind, lane.key .. best)\n",
         _of(_UTUBETTL_ON_REDIS, "task_that_leaves_its_lane_frees_the_next_task"),
     ),
     Mutant(

@@ -20,7 +20,7 @@ from tubes.redis.library.functions import FUNCTIONS
 _LUA: Final = files("tubes.drivers") / "lua"
 #: The files in an order in which each requires only files before it; others are required when a function runs.
 MODULES: Final = (
-    *("plan", "call", "lists", "chance", "bucket", "entry", "ready", "rate_limits", "lanes", "keys", "done"),
+    *("plan", "lists", "pending", "call", "chance", "bucket", "entry", "ready", "rate_limits", "lanes", "keys", "done"),
     *("waiting", "room", "engine", "sessions", "timers", "many", "reads", "tube", "bulk", "checks", "functions"),
 )
 _HEAD: Final = (

@@ -1,0 +1,181 @@
+-- Commands of a batch, sent together: a call that moves many tasks one by one runs inside `Pending.run`.
+--
+-- There, `load_fields` and `load_scores` read many at once, and writes of hashes and sorted sets are noted. `get` and `score` return what
+-- was noted or loaded, or ask the server. At the end each key gets one HSET, HDEL, ZADD or ZREM. Outside of `run` each
+-- command is sent at once. A command that reads a range of a key inside of `run` needs `Pending.send` before it.
+local Lists = require 'lists'
+
+local call = redis.call
+
+local Pending = { is_open = false }
+-- Inside of `run`, by key, nil outside: `known` says what is known of its fields or members (false: gone), `changed` which
+-- were changed, `kind` HSET or ZADD; `popped` are the first members of a sorted set, which were popped ahead.
+local keys
+
+local function entry_of(key)
+  local entry = keys[key]
+  if not entry then
+    entry = { known = {}, changed = {}, kind = false, popped = false }
+    keys[key] = entry
+  end
+  return entry
+end
+
+local function note(kind, key, name, value)
+  local entry = keys[key] or entry_of(key)
+  entry.known[name], entry.changed[name], entry.kind = value, true, kind
+end
+
+-- Return the value of a field, or false.
+function Pending.get(key, field)
+  local entry = keys and keys[key]
+  local value = entry and entry.known[field]
+  if value == nil then return call('HGET', key, field) end
+  return value
+end
+
+-- Return the score of a member, or false.
+function Pending.score(key, member)
+  local entry = keys and keys[key]
+  local value = entry and entry.known[member]
+  if value == nil then return call('ZSCORE', key, member) end
+  return value
+end
+
+-- Return what is known of a key, and the names of which nothing is known.
+local function missing_of(key, names)
+  if not keys[key] then return entry_of(key).known, names end
+  local known, missing = keys[key].known, {}
+  for n = 1, #names do
+    if known[names[n]] == nil then missing[#missing + 1] = names[n] end
+  end
+  return known, missing
+end
+
+-- Read fields that `get` is going to return.
+function Pending.load_fields(key, fields)
+  local known, missing = missing_of(key, fields)
+  local values = Lists.collect('HMGET', key, missing)
+  for n = 1, #missing do known[missing[n]] = values[n] end
+end
+
+-- Read scores that `score` is going to return.
+function Pending.load_scores(key, members)
+  local known, missing = missing_of(key, members)
+  local values = Lists.collect('ZMSCORE', key, missing)
+  for n = 1, #missing do known[missing[n]] = values[n] end
+end
+
+function Pending.set(key, field, value)
+  if keys then return note('HSET', key, field, value) end
+  call('HSET', key, field, value)
+end
+
+function Pending.delete(key, field)
+  if keys then return note('HSET', key, field, false) end
+  call('HDEL', key, field)
+end
+
+function Pending.add(key, score, member)
+  if keys then return note('ZADD', key, member, score) end
+  call('ZADD', key, score, member)
+end
+
+function Pending.remove(key, member)
+  if keys then return note('ZADD', key, member, false) end
+  call('ZREM', key, member)
+end
+
+-- Increment a counter of a hash and return it.
+function Pending.increment(key, field, by)
+  if not keys then return call('HINCRBY', key, field, by) end
+  local value = (Pending.get(key, field) or 0) + by
+  note('HSET', key, field, value)
+  return value
+end
+
+-- Remove the first member of a sorted set and return it, or nil. `ahead`: how many the caller is going to pop.
+function Pending.pop(key, ahead)
+  if not keys then return call('ZPOPMIN', key)[1] end
+  local entry = entry_of(key)
+  if not entry.popped then
+    Pending.send(key)
+    entry.popped, entry.known = call('ZPOPMIN', key, ahead), {}
+    entry.popped.at, entry.popped.ahead = 1, ahead
+  end
+  local list, known = entry.popped, entry.known
+  while list[list.at] and known[list[list.at]] ~= nil do list.at = list.at + 2 end
+  local first, score, is_added = list[list.at], tonumber(list[list.at + 1]), false
+  for member in pairs(entry.changed) do
+    local other = known[member]
+    if other and (not first or other + 0 < score or (other + 0 == score and member < first)) then
+      first, score, is_added = member, other + 0, true
+    end
+  end
+  if first then
+    if is_added then note('ZADD', key, first, false) else list.at = list.at + 2 end
+  elseif #list == 2 * list.ahead then
+    entry.popped = false
+    return Pending.pop(key, ahead)
+  end
+  return first
+end
+
+-- Return the members of a sorted set that were popped ahead.
+function Pending.popped(key)
+  local members, list = {}, keys[key] and keys[key].popped or {}
+  for n = list.at or 1, #list, 2 do members[#members + 1] = list[n] end
+  return members
+end
+
+-- Send the noted commands of a key.
+function Pending.send(key)
+  local entry = keys and keys[key]
+  if not entry then return end
+  local words, gone, known, list = {}, {}, entry.known, entry.popped
+  local is_hash = entry.kind == 'HSET'
+  for name in pairs(entry.changed) do
+    local value = known[name]
+    if not value then
+      gone[#gone + 1] = name
+    elseif is_hash then
+      words[#words + 1], words[#words + 2] = name, value
+    else
+      words[#words + 1], words[#words + 2] = value, name
+    end
+  end
+  if list then
+    for n = list.at, #list, 2 do
+      if known[list[n]] == nil then words[#words + 1], words[#words + 2] = list[n + 1], list[n] end
+    end
+  end
+  entry.changed, entry.popped = {}, false
+  Lists.run(is_hash and 'HDEL' or 'ZREM', key, gone)
+  Lists.run(is_hash and 'HSET' or 'ZADD', key, words)
+end
+
+-- True if a member of a sorted set that begins with this text was changed.
+function Pending.touches(key, beginning)
+  local entry = keys and keys[key]
+  for member in pairs(entry and entry.changed or {}) do
+    if string.sub(member, 1, #beginning) == beginning then return true end
+  end
+  return false
+end
+
+-- Forget what a call has left that was refused halfway.
+function Pending.forget()
+  Pending.is_open, keys = false, nil
+end
+
+-- Run a function with noted writes, and send them; return its results.
+function Pending.run(act, ...)
+  if keys then return act(...) end
+  Pending.is_open, keys = true, {}
+  local first, second, third = act(...)
+  for key in pairs(keys) do Pending.send(key) end
+  Pending.forget()
+  return first, second, third
+end
+
+return Pending
