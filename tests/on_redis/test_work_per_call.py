@@ -16,7 +16,7 @@ from tubes.redis.library.functions import BYTES
 from tubes.redis.sessions import store
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.spark.server.streams import Stream
-from tubes.testing import LocalServer
+from tubes.testing import LocalServer, ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -368,6 +368,23 @@ def test_many_cooldowns_end_in_few_calls(client: Any, server: LocalServer) -> No
         assert scripts <= 6
         assert commands < MOST
         Indexes(client, tube).check()
+
+
+@pytest.mark.parametrize(("size", "most"), [(3, 18), (20, 4)])
+def test_page_of_a_polite_crawl_costs_few_commands(client: Any, server: LocalServer, size: int, most: int) -> None:
+    clock = ManualClock(1_000_000)
+    with tubes.connect(server.url, clock=clock) as queue:
+        tube = queue.create_tube("crawl", "utubettl", interval=1, order="round_robin", key_ttl=3600, max_attempts=5)
+
+        def crawl(first: int) -> None:
+            for batch in range(first, first + 10 * size, size):
+                tube.put_many(Item(n, key=f"{n}", utube=f"{n % 50}") for n in range(batch, batch + size))
+                assert len(tube.ack_many(tube.take_many(size, timeout=0))) == size
+                clock.advance(1)
+
+        crawl(0)
+        calls, commands = work(client, lambda: crawl(10 * size))
+        assert calls * (commands - 1) <= most * 10 * size
 
 
 def test_checkpoint_takes_one_round_trip(client: Any, queue: tubes.Queue) -> None:
