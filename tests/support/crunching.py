@@ -26,14 +26,17 @@ def crunch(task: ProcessTask) -> Any:
 
 def act(what: str, *more: Any) -> Any:
     """Handle arguments."""
-    if what == "fork and die":
-        if not os.fork():  # The child inherits the pipe of its parent and keeps it open.
+    if what in ("fork", "fork and die"):
+        if not (child := os.fork()):  # The child inherits the pipe of its parent and keeps it open.
             time.sleep(60)
             os._exit(0)
+        if what == "fork":
+            return [os.getpid(), child]
         os.kill(os.getpid(), signal.SIGKILL)
     acts: dict[str, Any] = {
         "pid": os.getpid,
         "echo": lambda: list(more),
+        "size": lambda: [os.getpid(), *(len(one) for one in more)],
         "facts": lambda: [current_task().tube, current_task().id, current_task().attempts],
         "signals": lambda: [signal.getsignal(one) is signal.SIG_IGN for one in (signal.SIGTERM, signal.SIGINT)],
         "die": lambda: os.kill(os.getpid(), signal.SIGKILL),

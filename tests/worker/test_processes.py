@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -132,6 +133,59 @@ def test_a_death_is_noticed_while_a_child_of_the_process_lives(queue: tubes.Queu
         with pytest.raises(CallFailed, match="ProcessDied: the process of the handler died: by SIGKILL"):
             tube.call("fork and die", timeout=PATIENCE)
         assert time.monotonic() - began < 30  # The child of the process lives for a minute.
+
+
+# The data of the second fill the pipe to a process that does not read.
+@pytest.mark.parametrize("size", [10, pytest.param(3_000_000, marks=pytest.mark.full)])
+def test_a_process_that_died_while_it_was_idle_costs_no_attempt(
+    queue: tubes.Queue, tube: tubes.Tube, size: int
+) -> None:
+    worker = Worker(queue)
+    worker.on(tube, crunch, process=True)
+    with running(worker):
+        pid, child = tube.call(["fork"], timeout=PATIENCE)
+        try:
+            os.kill(pid, signal.SIGKILL)
+            other, found = tube.call(["size", "x" * size], timeout=PATIENCE)
+            assert (found, other != pid) == (size, True)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("end", ["timeout", "kill"])
+def test_a_process_that_does_not_read_its_work_is_killed(queue: tubes.Queue, tube: tubes.Tube, end: str) -> None:
+    pool, worker = Processes(), Worker(queue)
+    worker.on("frames", crunch, process=True, timeout=0.5 if end == "timeout" else None)
+    target = worker._routes[0].targets[0]
+    tube.put_many(["pid", ["size", "x" * 3_000_000]])
+    first, task = tube.take_many(2)
+    try:
+        pid: Any = pool.call(target, first)
+        os.kill(pid, signal.SIGSTOP)
+        if end == "kill":
+            threading.Timer(0.2, pool.kill, [take_of(task)]).start()
+        with pytest.raises(TimeoutError if end == "timeout" else processes.ProcessDied):
+            pool.call(target, task)
+        assert (pool._idle, pool._all, is_alive(pid)) == ([], set(), False)
+    finally:
+        pool.close()
+
+
+def test_messages_of_any_size_arrive_whole() -> None:
+    pool = Processes()
+    with tubes.connect() as queue:
+        worker, tube = Worker(queue), queue.create_tube("frames")
+        worker.on("frames", crunch, process=True)
+        target = worker._routes[0].targets[0]
+        try:
+            for size in [*range(processes._PIECE - 500, processes._PIECE), 3_000_000]:
+                tube.put(["echo", "x" * size])
+                for task in tube.take_many(1):
+                    assert pool.call(target, task) == ["x" * size]
+                    task.ack()
+        finally:
+            pool.close()
 
 
 # With "hang" the process is still importing the program and does not watch its parent yet: only the parent can kill it.

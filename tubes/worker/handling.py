@@ -71,7 +71,7 @@ class Handling:
                 async with limit:
                     return Verdict("ack", result=await _call(task, handler))
             except TimeoutError as error:
-                return verdict_of(timeout_error(target) if limit.expired() else error)
+                return verdict_of(target.timeout_error() if limit.expired() else error)
         except asyncio.CancelledError as error:
             return verdict_of(error)._replace(is_cancelled=True)
         except (Exception, Interrupted, BaseExceptionGroup) as error:
@@ -152,11 +152,6 @@ def _to_failure(error: BaseException) -> BaseException:
     failure = RuntimeError(reason_of(error))
     failure.__cause__ = error
     return failure
-
-
-def timeout_error(target: Target) -> TimeoutError:
-    """Return the error of a handler that exceeded its timeout."""
-    return TimeoutError(f"the handler took longer than {target.timeout} s")
 
 
 class Pool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tubes.errors import InvalidOption, TaskCancelled, TaskNotTaken, TubesError
 from tubes.worker.functions import current
-from tubes.worker.in_flight import Take, take_of
+from tubes.worker.in_flight import NEVER, Take, take_of
 from tubes.worker.outcomes import reason_of
 from tubes.worker.routes import Target, is_async
 
@@ -32,6 +32,8 @@ _EXIT_TIMEOUT: Final = 1.0
 _START_TIMEOUT: Final = 60.0
 #: Seconds between two checks whether a process is alive: its pipe stays open as long as a child of it lives.
 _POLL_INTERVAL: Final = 0.5
+#: Bytes per write to a pipe: the system writes so few in one step, even if the writer is killed meanwhile.
+_PIECE: Final = 2**14
 _NAME: Final = "tubes-handler"
 
 
@@ -69,8 +71,9 @@ class ProcessTask:
         with _pipe_lock:
             if _serving != (self.tube, self.id, self.attempts):  # A thread of an earlier handler.
                 raise TaskNotTaken(id=self.id, tube=self.tube)
-            _pipe.send_bytes(pickle.dumps((None, (saved, progress, note))))
-            error: BaseException | None = pickle.loads(_pipe.recv_bytes())
+            for piece in _split(pickle.dumps((None, (saved, progress, note)))):
+                _pipe.send_bytes(piece)
+            error: BaseException | None = pickle.loads(_receive(_pipe))
         if error is not None:
             raise error
 
@@ -115,17 +118,14 @@ class Processes:
                 self._killed.discard(take)
 
     def _call_in_child(self, target: Target, task: Task, take: Take, work: bytes) -> object:
-        child = self._send_to_child(take, work)
-        ends = None if target.timeout is None else time.monotonic() + target.timeout
+        child = self._send_to_child(target, take, work)
         try:
             is_good: bool | None = None
             result: Any = None
             while is_good is None:
-                if (reply := child.receive(None if ends is None else ends - time.monotonic())) is None:
-                    raise TimeoutError(f"the handler took longer than {target.timeout} s")
-                is_good, result = pickle.loads(reply)
+                is_good, result = pickle.loads(child.receive())
                 if is_good is None:
-                    child.pipe.send_bytes(pickle.dumps(_store_checkpoint(task, *result)))
+                    child.send(pickle.dumps(_store_checkpoint(task, *result)))
         except (EOFError, ConnectionError):
             raise ProcessDied(how=self._end(child)) from None
         except BaseException:
@@ -151,8 +151,8 @@ class Processes:
                 if (child := self._running[take]) is not None:
                     child.process.kill()
 
-    def _send_to_child(self, take: Take, work: bytes) -> _Child:
-        """Send the work to an idle child or a new one. Skips idle children that have died."""
+    def _send_to_child(self, target: Target, take: Take, work: bytes) -> _Child:
+        """Send the work to an idle child or a new one. Skips idle children that die before they have read all of it."""
         while True:
             # Start the process under the lock, so that `close` and `kill` find it.
             with self._lock:
@@ -163,15 +163,18 @@ class Processes:
                 self._all.add(child)
                 self._running[take] = child
             try:
-                if not was_idle and child.receive(_START_TIMEOUT) is None:
-                    self._end(child)
-                    raise TimeoutError(f"a process for the handler did not start in {_START_TIMEOUT:g} s")
-                child.pipe.send_bytes(work)
+                if not was_idle:
+                    child.receive()
+                child.limit(target.timeout or NEVER, target.timeout_error())
+                child.send(work)
                 return child
             except (EOFError, ConnectionError):
                 how = self._end(child)
                 if not was_idle:
                     raise ProcessDied(how=how) from None
+            except BaseException:
+                self._end(child)
+                raise
 
     def _end(self, child: _Child) -> str:
         """End a process if it is alive. Returns how it ended."""
@@ -204,20 +207,34 @@ class _Child:
         self.process = context.Process(target=_serve, args=(child_pipe,), name=_NAME)
         with child_pipe:
             self.process.start()
+        self.limit(_START_TIMEOUT, TimeoutError(f"a process for the handler did not start in {_START_TIMEOUT:g} s"))
 
-    def receive(self, timeout: float | None) -> bytes | None:
-        """Return the next message of the process; None after `timeout` seconds. Raises `EOFError` if it has died."""
-        ends = None if timeout is None else time.monotonic() + timeout
+    def limit(self, seconds: float, error: TimeoutError) -> None:
+        """Let `send` and `receive` raise `error` when `seconds` have passed."""
+        self._ends, self._error = time.monotonic() + seconds, error
+
+    def send(self, message: bytes) -> None:
+        """Send a message, and return once the process has read it. Raises `EOFError` if it has died."""
+        for piece in _split(message):
+            # It fits into the pipe, because the process has read everything before it.
+            self.pipe.send_bytes(piece)
+            self.receive()
+
+    def receive(self) -> bytearray:
+        """Return the next message of the process. Raises `EOFError` if it has died."""
+        message = bytearray()
         while True:
-            left = _POLL_INTERVAL if ends is None else min(ends - time.monotonic(), _POLL_INTERVAL)
+            left = min(self._ends - time.monotonic(), _POLL_INTERVAL)
             # Check this before the pipe: a message that it sent before it died counts.
             is_alive = self.process.is_alive()
             if self.pipe.poll(max(left, 0) if is_alive else 0):
-                return self.pipe.recv_bytes()
-            if not is_alive:
+                message += (piece := self.pipe.recv_bytes())
+                if len(piece) < _PIECE:
+                    return message
+            elif not is_alive:
                 raise EOFError
-            if left <= 0:
-                return None
+            elif left <= 0:
+                raise self._error
 
     def end(self) -> str:
         """End the process if it is alive. Returns how it ended."""
@@ -247,6 +264,21 @@ def _store_checkpoint(task: Task, saved: object, progress: float | None, note: s
     return None
 
 
+def _split(message: bytes) -> list[bytes]:
+    """Split a message into pieces. The last one is shorter than the others, and may be empty."""
+    return [message[start : start + _PIECE] for start in range(0, len(message) + 1, _PIECE)]
+
+
+def _receive(pipe: Connection) -> bytearray:
+    """Return the next message of the worker's process, and confirm each piece."""
+    message = bytearray()
+    while True:
+        message += (piece := pipe.recv_bytes())
+        pipe.send_bytes(b"read")
+        if len(piece) < _PIECE:
+            return message
+
+
 def _serve(pipe: Connection) -> None:
     """Serve calls until the parent closes the pipe or dies. Runs in the child."""
     global _pipe, _serving
@@ -258,10 +290,11 @@ def _serve(pipe: Connection) -> None:
     with suppress(EOFError, OSError):
         pipe.send_bytes(b"ready")
         while True:
-            reply = _execute(pipe.recv_bytes())
+            reply = _execute(_receive(pipe))
             with _pipe_lock:
                 _serving = None
-                pipe.send_bytes(reply)
+                for piece in _split(reply):
+                    pipe.send_bytes(piece)
 
 
 def _end_with_parent() -> None:
@@ -281,7 +314,7 @@ def kill_all() -> None:
             process.kill()
 
 
-def _execute(work: bytes) -> bytes:
+def _execute(work: bytearray) -> bytes:
     global _serving
     try:
         function, args, kwargs, facts = pickle.loads(work)

@@ -46,6 +46,10 @@ class Target:
         """True if the handler runs in the event loop instead of a thread."""
         return is_async(self.function)
 
+    def timeout_error(self) -> TimeoutError:
+        """Return the error of a call that exceeded the timeout."""
+        return TimeoutError(f"the handler took longer than {self.timeout} s")
+
 
 def _no_function(task: object) -> None:
     """Stand in for a function; never called."""

@@ -34,7 +34,7 @@ from tubes.values.task import CANCELLED, FINISHED
 from tubes.values.worker_info import MAX_LISTED_TASKS, HandlerInfo, HeldTask
 from tubes.worker.fetcher import Fetcher
 from tubes.worker.finishing import Acks, Finishing, carry_out
-from tubes.worker.handling import Handling, Pool, timeout_error
+from tubes.worker.handling import Handling, Pool
 from tubes.worker.in_flight import CANCEL_GRACE, NEVER, InFlight, Take
 from tubes.worker.lease_renewer import LeaseRenewer
 from tubes.worker.lifetime import RETRY, Lifetime
@@ -555,7 +555,7 @@ class Run:
         self._pool.submit(lambda: self._finish_without_handler(entry))
 
     def _finish_without_handler(self, entry: InFlight) -> None:
-        task, verdict = entry.task, verdict_of(timeout_error(entry.target))
+        task, verdict = entry.task, verdict_of(entry.target.timeout_error())
         entry.verdict = verdict
         if self._burst and verdict.is_endless(task):
             self._renewer.add(entry)
