@@ -86,7 +86,7 @@ class Handling:
             if plain_task is not None and plain_task._take == FINISHED:
                 task._take = FINISHED
             if ended.done():
-                if entry.loss is None:
+                if entry.loss is None and not self._lifetime.has_ended():
                     log.warning("the handler of %s ended too late: its task was already finished", name_of(task))
             else:
                 ended.set_result((result, error))

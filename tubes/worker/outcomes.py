@@ -123,6 +123,10 @@ class Verdict(NamedTuple):
         return not is_delayed and not is_limited
 
 
+#: The verdict on a task whose worker shuts down before its handler has ended.
+DECLINED: Final = Verdict("decline", delay=0, is_logged=True)
+
+
 def verdict_of(error: BaseException) -> Verdict:
     """Return the verdict for an error of a handler."""
     if is_interruption(error):

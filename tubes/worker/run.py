@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from dataclasses import replace
 from operator import call
 from typing import TYPE_CHECKING, Final
@@ -42,6 +43,7 @@ from tubes.worker.logs import log
 from tubes.worker.outcomes import (
     AT_ONCE,
     CUT_OFF,
+    DECLINED,
     Interrupted,
     Outcome,
     Summary,
@@ -202,18 +204,27 @@ class Run:
                 return
 
     async def _cut_off(self) -> None:
-        """Cancel the handlers in flight. The end of the session releases their tasks, which have not failed."""
+        """Cancel the handlers in flight, and decline their tasks, which have not failed."""
         self._lifetime.end()
         self._summary.exit_code = AT_ONCE if self._lifetime.at_once else CUT_OFF
-        for entry in self._in_flight:
-            if self._renewer.claim(entry):
-                self._summary.cut_off += 1
-                log.warning("%s is released at shutdown: its handler did not end in time", name_of(entry.task))
+        cut_off = [entry for entry in self._in_flight if self._renewer.claim(entry)]
+        self._summary.cut_off += len(cut_off)
+        for entry in cut_off:
+            log.warning("%s is released at shutdown: its handler did not end in time", name_of(entry.task))
         runners = [entry.runner for entry in self._in_flight if entry.runner is not None]
         for runner in runners:
             runner.cancel()
         if runners:
             await asyncio.wait(runners, timeout=CANCEL_GRACE)
+        work: list[Coroutine[object, object, Outcome]] = []
+        for entry in cut_off:
+            self._processes.kill(entry.take)
+            verdict = entry.verdict if entry.verdict is not None and entry.verdict.method != "ack" else DECLINED
+            work.append(self._finishing.finish(entry.task, verdict))
+        # The end of the session releases the other tasks, and counts their attempts.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CANCEL_GRACE):
+                await asyncio.gather(*work, return_exceptions=True)
 
     async def _release_deferred(self) -> None:
         for entry, verdict in self._deferred:
