@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import re
 import signal
 import subprocess
@@ -37,6 +38,7 @@ from tubes.serve import Grant, Tokens, access, create_app, dashboard
 from tubes.serve.later import Callbacks
 from tubes.serve.native import OPERATIONS, streams
 from tubes.serve.native import tubes as native_tubes
+from tubes.testing import ManualClock
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -238,6 +240,40 @@ def test_path_before_the_prefix_is_found_is_decoded_once(monkeypatch: pytest.Mon
     with tubes.connect(codec="json") as queue:
         visit(Starlette(routes=[Mount("/admin/queue", dashboard(queue))]), use)
     assert sum(map(len, decoded)) <= 2 * len(path)
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_stream_ends_when_its_client_lets_tasks_run_out_of_time(monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+    monkeypatch.setattr(streams, "_CHECK_INTERVAL", 0.01)
+    clock, received = ManualClock(), list[Any]()
+    unread = [{"type": "http.request", "body": json.dumps({"window": window}).encode()}]
+
+    async def receive() -> Any:  # The network of the client is gone: it never disconnects.
+        return unread.pop() if unread else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Any) -> None:
+        received.extend(json.loads(line) for line in message.get("body", b"").splitlines() if line)
+
+    path = "/q/v1/_/tubes/jobs/stream"
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "root_path": ""}
+    scope |= {"headers": [(b"host", b"a"), (b"content-type", b"application/json")], "query_string": b""}
+
+    async def use() -> bool:
+        app = dashboard(queue)
+        streaming = asyncio.create_task(Starlette(routes=[Mount("/q", app)])(scope, receive, send))
+        for _ in range(400):
+            await asyncio.sleep(0.01)
+            clock.advance(0.2)
+        is_over = streaming.done()
+        await app.close()
+        await streaming
+        return is_over
+
+    with tubes.connect(codec="json", clock=clock) as queue:
+        jobs = queue.create_tube("jobs", "fifottl", ttr=8, max_attempts=2)
+        jobs.put_many(range(4))
+        assert (asyncio.run(use()), received[-1].get("status")) == (True, 408)
+        assert [task.attempts for task in jobs.select("ready")] == [1] * window + [0] * (4 - window)
 
 
 def make_service(queue: tubes.Queue) -> ASGIApp:

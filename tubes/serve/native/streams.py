@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing_extensions import override
 
 from tubes.aio import AsyncSelection, AsyncTask
 from tubes.backend.selecting import Filters, Scan, see_all
+from tubes.drivers.options import SECOND
 from tubes.errors import InvalidOption, TaskNotFound, TubeNotFound, TubesError
 from tubes.serve.events import Change
 from tubes.serve.namespaces import REPLY_TIMEOUT, Namespace
@@ -109,6 +111,7 @@ async def stream(call: Call) -> Response:
     """Send each task as a line of JSON until the client disconnects; then release the tasks that have not ended.
 
     `window`: maximum number of tasks taken and not ended (1 to 1000; 1). End them by their leases, as after `take`.
+    The stream ends when two tasks in a row have run out of time, or one and the next task is at its last attempt.
     If no task is sent for 15 seconds, an empty line is sent.
     """
     body: Any = await call.body()
@@ -136,26 +139,32 @@ async def stream(call: Call) -> Response:
 async def _pump(
     call: Call, session: Namespace, window: int, ttr: float | None, ended: asyncio.Queue[Lease], write: Write
 ) -> None:
-    """Take tasks and write them, whenever the window has room."""
-    held: set[Lease] = set()
+    """Take tasks and write them, whenever the window has room, while the client ends tasks in time."""
+    # When each lease ends, by the clock of the queue, and the ones that did so since the client last ended one.
+    held: dict[Lease, float] = {}
+    lost: set[Lease] = set()
     tube = await session.tube(call.tube)
     written_at = time.monotonic()
     while True:
         while not ended.empty():
-            held.discard(ended.get_nowait())
+            _note_end(ended.get_nowait(), held, lost)
         if len(held) >= window:
             try:
                 async with asyncio.timeout(_CHECK_INTERVAL):
-                    held.discard(await ended.get())
+                    _note_end(await ended.get(), held, lost)
             except TimeoutError:  # Another process or the ttr may have ended some.
-                held = {lease for lease in held if await _is_held(session, lease)}
+                await _review(session, held, lost, all_leases=True)
             if time.monotonic() - written_at >= _KEEPALIVE:
                 await write(b"\n")
                 written_at = time.monotonic()
             continue
         tasks = await tube.take_many(min(window - len(held), _MAX_WRITE), _KEEPALIVE, ttr=ttr)
-        held |= {task.lease for task in tasks}
         try:
+            await _review(session, held, lost)
+            # A client that let a task run out of time may be gone: it does not get the last attempt of another one.
+            if len(lost) > 1 or (lost and any(task.attempts == task.max_attempts for task in tasks)):
+                raise HTTPException(408, "tasks of this stream ran out of time, and its client has ended none since")
+            held |= {task.lease: task.due or math.inf for task in tasks}
             await write(b"".join([_line(call, task) for task in tasks]) or b"\n")
             written_at = time.monotonic()
         except BaseException:  # The client left or reads too slowly; these tasks were not sent.
@@ -168,12 +177,25 @@ def _line(call: Call, task: AsyncTask) -> bytes:
     return shapes.task_json(call, task, leased=True).translate(_BLANKS) + b"\n"
 
 
-async def _is_held(session: Namespace, lease: Lease) -> bool:
-    try:
-        await (await session.tube(lease.tube)).peek(lease)
-    except TubesError:
-        return False
-    return True
+def _note_end(lease: Lease, held: dict[Lease, float], lost: set[Lease]) -> None:
+    """Forget a lease that a client has ended, perhaps too late. It may be one of another stream."""
+    if held.pop(lease, None) is not None or lease in lost:
+        lost.clear()
+
+
+async def _review(session: Namespace, held: dict[Lease, float], lost: set[Lease], *, all_leases: bool = False) -> None:
+    """Find the leases that have ended by time; with `all_leases`, also those that another process has ended."""
+    for lease, due in list(held.items()):
+        is_due = due <= session.queue._connection.micros() / SECOND
+        try:
+            if is_due or all_leases:
+                held[lease] = (await (await session.tube(lease.tube)).peek(lease)).due or math.inf
+        except TubesError:
+            if is_due:
+                del held[lease]
+                lost.add(lease)
+            else:
+                _note_end(lease, held, lost)
 
 
 @operation(
