@@ -56,7 +56,8 @@ class _Value:
         self._value = value
 
     def __str__(self) -> str:
-        return cut(str, self._value)
+        # Exceptions may have no text.
+        return cut(str, self._value) or (type(self._value).__name__ if isinstance(self._value, Exception) else "")
 
     def __repr__(self) -> str:
         return cut(repr, self._value)

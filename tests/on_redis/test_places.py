@@ -56,6 +56,18 @@ def test_connect_raises_at_once_when_the_server_refuses(port: int, url: str) -> 
         asyncio.run(first_call())
 
 
+def test_error_of_a_signal_handler_passes_through_connect(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Alarm(Exception):
+        pass
+
+    def interrupt(self: Any) -> None:
+        raise Alarm
+
+    monkeypatch.setattr(redis.Connection, "connect", interrupt)
+    with pytest.raises(Alarm):
+        tubes.connect(f"redis://127.0.0.1:{port}")
+
+
 def test_unknown_url_setting_is_refused(port: int) -> None:
     for kind in ("redis://127.0.0.1:{}", "redis+cluster://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/service"):
         with pytest.raises(InvalidOption) as refused:

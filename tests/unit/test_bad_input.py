@@ -499,6 +499,24 @@ def test_codec_error_shows_type_and_beginning_of_the_data(codec: str) -> None:
     assert "hunter" not in str(refused.value)
 
 
+def test_codec_error_names_an_error_without_a_text() -> None:
+    class Alarm(Exception):
+        pass
+
+    class Interrupted:
+        def encode(self, data: Any) -> bytes:
+            raise Alarm  # As a signal handler may do.
+
+        def decode(self, raw: bytes) -> Any:
+            return raw
+
+    with tubes.connect(codec=Interrupted()) as queue:
+        tube = queue.create_tube("t")
+        with pytest.raises(CodecError, match=r"cannot encode int 5: Alarm$") as raised:
+            tube.put(5)
+        assert isinstance(raised.value.__cause__, Alarm)
+
+
 def test_errors_of_a_custom_codec_become_codec_errors() -> None:
     class Picky:
         def encode(self, data: Any) -> bytes:

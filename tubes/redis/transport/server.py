@@ -257,7 +257,7 @@ def _open(pool: _Pool, url: str, patience: float | None) -> Connection:
         kind, why = ServerRefused, error
     except (redis.RedisError, OSError) as error:
         kind, why = ConnectionLost, error
-    except Exception as error:
+    except (TypeError, ValueError) as error:  # A signal handler may raise others, which are not about the settings.
         kind, why = InvalidOption, error
     raise _make_error(kind, url, why, _secrets(pool.connection_kwargs))
 
