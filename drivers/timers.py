@@ -116,7 +116,7 @@ class Timers(Generic[T]):
         starts = self._starts.copy()
         while True:
             for entry in found:
-                if last < (entry.due, entry.id) and entry.due != NEVER:
+                if due <= entry.due < NEVER and last < (entry.due, entry.id):
                     heappush(later, (entry.due, entry.id, entry))
             end = starts[0] if starts else NEVER
             while later and later[0][0] < end:
@@ -127,7 +127,7 @@ class Timers(Generic[T]):
             if not starts:
                 return
             start = heappop(starts)
-            found = [entry for entry in self._slots[start] if entry.queued == start]
+            found = (entry for entry in self._slots[start] if entry.due >= due and entry.queued == start)
 
     def _push(self, entry: T, due: int) -> None:
         """Push an entry that is due before the horizon onto the heap."""

@@ -45,19 +45,19 @@ class Connection(MemoryConnection):
     def make_port(self, shared: SharedTube) -> CallPort:
         if self.store.read_only and shared.is_listed:
             reader: ReadOnlyPort = ReadOnlyPort(self, shared, self.session.hold(shared))
-            reader.kind, reader.tube = self._api.task, self._api.tube(reader)
+            reader.kind, reader.tube = self.api.task, self.api.tube(reader)
             return reader
         syncer = self.store.syncer
         if syncer is None or not isinstance(shared, DurableTube):
             return super().make_port(shared)
         hold = self.session.hold(shared)
-        if self._api.awaited:
+        if self.api.awaited:
             port: CallPort = CallPort(self, shared, hold)
-            port.kind, port.tube = self._api.task, self._api.tube(AsyncSyncedPort(port, syncer))
+            port.kind, port.tube = self.api.task, self.api.tube(AsyncSyncedPort(port, syncer))
             return port
         synced: SyncedPort = SyncedPort(self, shared, hold)
         synced.syncer = syncer
-        synced.kind, synced.tube = self._api.task, self._api.tube(synced)
+        synced.kind, synced.tube = self.api.task, self.api.tube(synced)
         return synced
 
     @override

@@ -96,7 +96,7 @@ class AsyncSyncedPort:
             return found
 
         async def method(*arguments: object, **options: object) -> object:
-            result = found(*arguments, **options)
+            result = await reply if asyncio.iscoroutine(reply := found(*arguments, **options)) else reply
             if not self._syncer.is_synced:
                 await self._sync(result, name)
             return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +21,7 @@ from tubes.drivers.options import KEEP, SECOND, Seconds, flag, integer, micros
 from tubes.drivers.tube_options import apply_changes
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.memory import selecting
-from tubes.memory.port import Port, keep_data
+from tubes.memory.port import Port, T, keep_data
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.codecs import encode
 from tubes.values.lane import LaneInfo, check_lane_limits, lane_of
@@ -441,17 +442,30 @@ class CallPort(Port[F]):
 
         return self._do(act)
 
-    def reasons(self) -> Counter[str]:
+    def reasons(self) -> Any:
         """Count buried tasks by the kind of their reason, in parts."""
         scan, found = Scan(_BURIED), Counter[str]()
 
-        def act(now: int) -> None:
+        def act(now: int) -> bool:
             tasks = selecting.select(self._engine, now, _BURIED, scan, PART, encoded=True)
             found.update(kind_of(None if task.extras is None else task.extras.reason) for task in tasks)
+            return not scan.ended
 
-        while not scan.ended:
-            self._do(act)
-        return found
+        return self._in_parts(act, found)
+
+    def _in_parts(self, act: Callable[[int], bool], result: T) -> Any:
+        """Call `act` until it returns False, then return the result; in the asyncio API return a coroutine of it."""
+
+        async def take_turns() -> T:
+            while await asyncio.sleep(0, self._do(act)):
+                pass  # Other tasks of the event loop run after each part.
+            return result
+
+        if self.connection.api.awaited:
+            return take_turns()
+        while self._do(act):
+            pass
+        return result
 
     def oldest_ready_age(self) -> float | None:
         """Return the age of the oldest ready task in seconds."""

@@ -44,7 +44,7 @@ class Connection(ConnectionBase):
         super().__init__(store.url)
         self.store = store
         self._lease: Final = lease
-        self._api: Final = api
+        self.api = api
         self._ports: Final[dict[SharedTube, MemoryPort]] = {}
         while not self._start_session():  # The last session of the namespace has just ended.
             self.store = self.store.current()  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -68,7 +68,7 @@ class Connection(ConnectionBase):
         self.check()
         lease = self._lease if session_ttl is None else micros("session_ttl", session_ttl)
         store = self.store if namespace is None else self.store.open_namespace(namespace)
-        return type(self)(store, lease, api or self._api)
+        return type(self)(store, lease, api or self.api)
 
     def register(self, driver: Driver) -> None:
         """Allow tubes with this driver."""
@@ -100,7 +100,7 @@ class Connection(ConnectionBase):
     def make_port(self, shared: SharedTube) -> MemoryPort:
         """Make the port for a tube. Under the lock."""
         port: MemoryPort = port_of(self, shared, self.session.hold(shared))
-        port.kind, port.tube = self._api.task, self._api.tube(port)
+        port.kind, port.tube = self.api.task, self.api.tube(port)
         return port
 
     def create(

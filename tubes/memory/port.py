@@ -19,7 +19,7 @@ from tubes.values.options import put_options
 from tubes.values.task import FINISHED, F, TaskView, log_lost_take, snapshot
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import PreparedPut
+    from tubes.backend.interface import ApiKind, PreparedPut
     from tubes.backend.waiters import Waiter
     from tubes.drivers.done import Done
     from tubes.drivers.entry import Hold
@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 class PortConnection(AnyConnection, Protocol):
     """The part of a connection that its ports need."""
+
+    api: ApiKind
 
     @property
     def store(self) -> MemoryStore: ...

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import islice, repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.backend.selecting import encoded_data
@@ -65,37 +68,47 @@ def _remaining(engine: Engine, now: int, filters: Filters, scan: Scan) -> Iterat
             scan.cursor = _place(entry)
             yield entry
         return
-    ids, at = scan.cursor
-    for place in range(at, len(ids)):
-        scan.cursor = ids, place + 1
-        yield engine.tasks.get(ids[place])
+    for id in scan.cursor:
+        yield engine.tasks.get(id)
 
 
 def _first(engine: Engine, filters: Filters, after: int | None) -> object:
-    """Return the first cursor: a place in the order of a state, or ids with a position."""
-    tasks, state = engine.tasks, filters.state
+    """Return the first cursor: a place in the order of a state, or an iterator of ids; -1 is not an id."""
+    state = filters.state
     if filters.key is not None:
         known = engine.living_with(filters.key)
-        return [] if known is None else [known.id], 0
+        return iter([] if known is None else [known.id])
     ids: Sequence[int]
     if state is State.TAKEN:
         ids = sorted(id for hold in engine.holds for id in hold)
-    elif is_by_id(engine.driver, state):
-        first = next(iter(tasks), engine.next_id)
+    elif (by_id := is_by_id(engine.driver, state)) or (filters.newest_first and state is not State.BURIED):
+        first = next(iter(engine.tasks), engine.next_id)
         # A range is free; a list costs some nanoseconds per task.
-        ids = [*tasks] if engine.next_id - first > 4 * len(tasks) else range(first, engine.next_id)
-    elif filters.newest_first and state is not State.BURIED:
-        ids = [entry.id for entry in tasks_after(engine, START, len(tasks), state)]
-        if after is not None:
-            ids = ids[: ids.index(engine.find(after).id)] if after in ids else []
-        return ids[::-1], 0
+        ids = [*engine.tasks] if engine.next_id - first > 4 * len(engine.tasks) else range(first, engine.next_id)
+        if not by_id:
+            last = None if after is None else engine.find(after)
+            return iter(()) if last and last.state is not state else _backward(engine, iter(ids), state, last)
     elif after is None:
         return START
     else:
         return _place(engine.find(after))
     if after is not None:
         ids = ids[: bisect_left(ids, after)] if filters.newest_first else ids[bisect_right(ids, after) :]
-    return (ids[::-1] if filters.newest_first else ids), 0
+    return iter(ids[::-1] if filters.newest_first else ids)
+
+
+def _backward(engine: Engine, ids: Iterator[int], state: State | None, last: Entry | None) -> Iterator[int]:
+    """Collect the places in a state, with -1 for each task; then yield the ids before `last` in the reverse order."""
+    runs: list[list[tuple[Any, int]]] = []
+    order: Any = attrgetter("due" if state is State.DELAYED else "rank", "id")
+    end: Any = last and order(last)
+    while part := [*islice(ids, _LOOKS)]:
+        found = (engine.tasks[id] for id in part if id in engine.tasks)
+        places = sorted((order(entry) for entry in found if entry.state is state), reverse=True)
+        runs.append(places if end is None else [place for place in places if place < end])
+        yield from repeat(-1, _LOOKS)
+    for _, id in merge(*runs, reverse=True):
+        yield id
 
 
 def _place(entry: Entry) -> Place:

@@ -44,9 +44,9 @@ class Selection(Generic[T]):
     `on_progress`: called after each part, also if nothing in it changed, with the number of tasks changed so far. If it
     returns False, the change stops and returns this number; if it raises, the change stops, too.
 
-    The cost is O(1) for each task in the selected state; in a selection without a state, or of ready tasks in a tube
-    with lanes, O(1) for each task in the tube, and on a server for each id that no longer exists. With a key it is
-    O(1), except for done tasks. Delayed tasks also cost O(1) for each task with an earlier end of ttr or ttl.
+    The cost is O(1) for each task in the selected state; in a selection without a state, of ready tasks in a tube with
+    lanes, or with `newest_first` in memory, O(1) for each task in the tube, and on a server for each id that no longer
+    exists. With a key it is O(1), except for done tasks. Delayed tasks also cost O(1) per earlier end of ttr or ttl.
     """
 
     def __init__(self, port: Port[Task[T]], filters: Filters) -> None:
