@@ -335,6 +335,26 @@ def test_tasks_that_are_no_requests_are_buried() -> None:
     asyncio.run(main())
 
 
+def test_copies_of_a_request_in_flight_are_handled_once() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect() as queue:
+            tube = await queue.create_tube("pages", "utubettl")
+            manager = TubeRequestManager(tube)
+            for lane in "ab":
+                await tube.put("http://a.example/1", utube=lane)
+            await tube.put("http://b.example/1", utube="c")
+            requests = [await manager.fetch_next_request() for _ in range(2)]
+            assert [request and request.url for request in requests] == ["http://a.example/1", "http://b.example/1"]
+            for request in requests:
+                assert request is not None
+                assert await manager.mark_request_as_handled(request) is not None
+            assert await manager.fetch_next_request() is None
+            assert await manager.is_finished()
+            assert manager._held == {}
+
+    asyncio.run(main())
+
+
 def test_fetch_ends_when_another_process_handles_the_last_request() -> None:
     async def main() -> None:
         async with tubes.aio.connect() as queue:

@@ -17,6 +17,7 @@ from base64 import b64decode, b64encode, b85encode
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from time import monotonic, time
 from typing import Any, Final, TypeVar, cast
@@ -130,7 +131,7 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
         return await self._retry(self._fetch)
 
     async def _fetch(self) -> Request | None:
-        """Take tasks until one is a request. Bury the others."""
+        """Take tasks until one is a new request. Bury those that are not requests, and ack copies of held ones."""
         while (task := await self._take()) is not None:
             try:
                 request = _request(task.data)
@@ -138,8 +139,11 @@ class TubeRequestManager(ThrottlingRequestManager[Any]):
                 _log.error("Task %d is buried, it is not a request: %s", task.id, error)
                 await task.bury(reason_of(error))
             else:
-                self._held[request.unique_key] = task
-                return request
+                held = self._held.get(request.unique_key)
+                if held is None or held.id == task.id:
+                    self._held[request.unique_key] = task
+                    return request
+                await self._retry(partial(self._tube.ack_many, [task]))
         return None
 
     async def _take(self) -> tubes.AsyncTask | None:
