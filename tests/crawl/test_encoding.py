@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import IntEnum, StrEnum
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 import scrapy
@@ -40,7 +41,8 @@ class Outer:
         {1: "int", None: "none", (1, b"\xff"): {"nested": {2}}},
         [b"\x00\xff", (1, (2,)), {1, 2}, frozenset({"x"})],
         [date(2026, 1, 2), datetime(2026, 1, 2, 3, tzinfo=UTC), Decimal("1.10"), float("-inf")],
-        [time(3, 4), timedelta(seconds=1.5), UUID(int=7)],
+        [time(3, 4), timedelta(seconds=1.5), UUID(int=7), bytearray(b"\xff")],
+        timedelta(days=100_000, microseconds=1),
         Page(price=Price(Decimal("0.1"), {"new"})),
     ],
 )
@@ -48,6 +50,15 @@ def test_values_survive_json(value: Any) -> None:
     copy = decode(json.loads(json.dumps(encode(value, "meta"), allow_nan=False)))
     assert copy == value
     assert type(copy) is type(value)
+
+
+@pytest.mark.parametrize("zone", [None, UTC, timezone(timedelta(hours=-3)), ZoneInfo("Europe/Vienna")])
+@pytest.mark.parametrize("fold", [0, 1])
+def test_times_keep_zone_and_fold(zone: tzinfo | None, fold: int) -> None:
+    for value in (datetime(2026, 10, 25, 2, 30, tzinfo=zone, fold=fold), time(2, 30, tzinfo=zone, fold=fold)):
+        copy = decode(json.loads(json.dumps(encode(value, "meta"))))
+        assert (copy.isoformat(), copy.fold, copy.tzinfo) == (value.isoformat(), fold, zone)
+        assert copy.utcoffset() == value.utcoffset()
 
 
 class Size(IntEnum):

@@ -17,6 +17,7 @@ from urllib.parse import urlparse
 import pytest
 import scrapy
 from scrapy.http import FormRequest, JsonRequest, XmlRpcRequest
+from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.test import get_crawler
 
 import tubes
@@ -172,6 +173,16 @@ def test_requests_keep_all_attributes(request_: scrapy.Request) -> None:
     copy = scheduler._decode(json.loads(json.dumps(scheduler._encode(request_, None), allow_nan=False)))
     assert type(copy) is type(request_)
     assert copy.to_dict() == request_.to_dict()
+
+
+@pytest.mark.parametrize("kind", [scrapy.Request, Urgent, JsonRequest])
+def test_requests_keep_no_callback(kind: type[scrapy.Request]) -> None:
+    scheduler: Any = Scheduler.from_crawler(get_crawler())
+    scheduler._spider = scrapy.Spider("any")
+    data = scheduler._encode(kind("http://a.example/", callback=NO_CALLBACK, meta={"page": 1}), None)
+    copy = scheduler._decode(json.loads(json.dumps(data)))
+    assert (type(copy), copy.callback, copy.meta) == (kind, NO_CALLBACK, {"page": 1})
+    assert scheduler._encode(copy, None) == data
 
 
 def test_plain_request_is_stored_without_its_defaults() -> None:

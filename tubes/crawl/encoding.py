@@ -13,18 +13,32 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any, Final, cast
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from itemadapter import ItemAdapter
 from scrapy.utils.misc import load_object
 
 _TAG: Final = "$"
+
+
+def _with_zone(value: datetime | time) -> list[object]:
+    """Return a time as text, its fold, and the name of its `ZoneInfo`; other zones become the offset in the text."""
+    zone = value.tzinfo.key if isinstance(value.tzinfo, ZoneInfo) else None
+    return [(value.replace(tzinfo=None) if zone else value).isoformat(), value.fold, zone]
+
+
+def _read_zone(kind: Any, text: str, fold: int, zone: str | None) -> Any:
+    return kind.fromisoformat(text).replace(fold=fold, **({"tzinfo": ZoneInfo(zone)} if zone else {}))
+
+
 # Name, function to JSON and function from JSON, by exact type.
 _TYPES: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
     bytes: ("bytes", lambda value: value.decode("latin-1"), lambda text: text.encode("latin-1")),
-    datetime: ("datetime", datetime.isoformat, datetime.fromisoformat),
+    bytearray: ("bytearray", lambda value: value.decode("latin-1"), lambda text: bytearray(text, "latin-1")),
+    datetime: ("datetime", _with_zone, lambda stored: _read_zone(datetime, *stored)),
     date: ("date", date.isoformat, date.fromisoformat),
-    time: ("time", time.isoformat, time.fromisoformat),
-    timedelta: ("timedelta", timedelta.total_seconds, lambda seconds: timedelta(seconds=seconds)),
+    time: ("time", _with_zone, lambda stored: _read_zone(time, *stored)),
+    timedelta: ("timedelta", lambda value: [value.days, value.seconds, value.microseconds], lambda v: timedelta(*v)),
     UUID: ("uuid", str, UUID),
     Decimal: ("decimal", str, Decimal),
     float: ("float", repr, float),

@@ -36,6 +36,7 @@ with needs("tubes.crawl.scrapy", "scrapy"):
     from scrapy import Request, signals
     from scrapy.core.scheduler import BaseScheduler
     from scrapy.exceptions import CloseSpider, IgnoreRequest
+    from scrapy.http.request import NO_CALLBACK
     from scrapy.utils.defer import deferred_from_coro
     from scrapy.utils.httpobj import urlparse_cached
     from scrapy.utils.request import request_from_dict
@@ -415,9 +416,11 @@ class Scheduler(BaseScheduler):
 
     def _encode(self, request: Request, slot: str | None) -> dict[str, object]:
         """Return a request as JSON data. Raises `ValueError` if a part of it cannot be stored."""
-        if request.errback == self._errback:
-            request = request.replace(errback=None)
+        own = {"callback": NO_CALLBACK, "errback": self._errback}
+        if cleared := [name for name, function in own.items() if getattr(request, name) == function]:
+            request = request.replace(**dict.fromkeys(cleared))
         fields = request.to_dict(spider=self._spider)
+        fields["no_callback"] = "callback" in cleared or None
         fields["meta"] = {name: value for name, value in fields["meta"].items() if name != "is_start_request"}
         if slot is None:
             fields["meta"].pop("download_slot", None)
@@ -431,6 +434,8 @@ class Scheduler(BaseScheduler):
         if "headers" in fields:
             fields["headers"] = _recode(fields["headers"], str.encode)
         request = request_from_dict(fields, spider=self._spider)
+        if fields.get("no_callback"):
+            request.callback = NO_CALLBACK
         for name in fields.keys() & set(_SETTABLE):
             setattr(request, name, fields[name])
         if self._buries and request.errback is None:
