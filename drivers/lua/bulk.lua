@@ -314,21 +314,16 @@ function Bulk.stream_ack(args)
   if first and first + 0 < batch + 0 and call('HEXISTS', stream, first) == 1 then batch = first end
   local left, count = (call('HGET', stream, batch) or 0) - 1, 0
   local field = batch .. '.' .. left
-  if left <= 0 then
-    call('HDEL', stream, batch, batch .. '.by')
-    call('HSET', stream, 'first', batch + 1)
-  else
-    call('HSET', stream, batch, left)
-  end
-  if left >= 0 then
-    local chunk = call('HGET', stream, field)
-    if not chunk then return false end
+  local chunk = left >= 0 and call('HGET', stream, field)
+  if chunk then
     local named, attempts, expected = decode_chunk(chunk)
     local done = Many.ack_some(named, expected)
-    local skipped = skipped_key(args[6])
+    local skipped, ids, tries, takes = skipped_key(args[6]), {}, {}, {}
     for n = 1, #named do
       if done[n] == '1' then
         count = count + 1
+      elseif n > 1 and Call.is_spent() then
+        ids[#ids + 1], tries[#tries + 1], takes[#takes + 1] = named[n], attempts[n], expected[n]
       elseif call('SREM', skipped, named[n] .. '.' .. expected[n]) == 0 then
         local task = Entry.find(named[n])
         if task and task.state == 'r' and task.attempts == attempts[n] - 1 then
@@ -338,6 +333,16 @@ function Bulk.stream_ack(args)
       end
     end
     call('HDEL', stream, field)
+    if #ids > 0 then
+      call('HSET', stream, field, encode_chunk(ids, tries, takes))
+      left = left + 1
+    end
+  end
+  if left <= 0 then
+    call('HDEL', stream, batch, batch .. '.by')
+    call('HSET', stream, 'first', batch + 1)
+  else
+    call('HSET', stream, batch, left)
   end
   local result = format('%d %d', math.max(left, 0) + (batch ~= args[8] and 1 or 0), count)
   return result, result

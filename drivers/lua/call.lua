@@ -38,6 +38,8 @@ Call.MOST_ATTEMPTS = 1048575
 Call.WATCHED = 10000000
 -- Size limit of a reply in bytes of tasks. The next call returns the others.
 Call.BYTES = 2000000
+-- Bytes of tasks that a call reads and writes; it leaves further tasks to the next call.
+Call.WORK = 4000000
 -- The longest ttl, ttr and delay.
 Call.LONGEST = 6307200000000000
 Call.TUBE_GONE = 'TUBEGONE there is no such tube'
@@ -79,9 +81,34 @@ function Call.time(argument)
   return t[1] * 1000000 + t[2]
 end
 
+-- True if a call must leave further tasks to the next one. It is never true when a method begins.
+function Call.is_spent()
+  return Pending.bytes >= Call.WORK
+end
+
+-- Call `act(name, value)` for about `count` entries of a hash ('HSCAN') or a sorted set ('ZSCAN'), until the call is spent;
+-- return the next cursor.
+function Call.scan(command, key, cursor, count, act)
+  repeat
+    local page = call(command, key, cursor, 'COUNT', 2)
+    cursor, count = page[1], count - 2
+    for n = 1, #page[2], 2 do
+      Pending.bytes = Pending.bytes + #page[2][n + 1]
+      act(page[2][n], page[2][n + 1])
+    end
+  until cursor == '0' or count <= 0 or Call.is_spent()
+  return cursor
+end
+
+-- End a call before its work is done: the caller sends it again.
+function Call.stop_early()
+  if #Call.changed > 0 then call('HSET', Call.key, unpack(Call.changed)) end
+  return redis.error_reply('AGAIN call again')
+end
+
 -- Start a call that belongs to no session.
 function Call.open(key)
-  Call.key, Call.keys = key, tube_of(key).keys
+  Call.key, Call.keys, Pending.bytes = key, tube_of(key).keys, 0
 end
 
 -- Read the plan of a tube for a session that knows this version of its options.
@@ -100,6 +127,7 @@ end
 -- Start a call. Return an error reply if the method must not run.
 function Call.begin(method, key, args)
   if Pending.is_open then Pending.forget() end  -- A call was refused halfway.
+  Pending.bytes = 0
   local tube, token, number = tubes[key] or tube_of(key), args[2], args[4]
   local plan = tube.plan
   local names = plan and (plan.fields[method] or Plan.fields_of(plan, method)) or Plan.BASE_FIELDS

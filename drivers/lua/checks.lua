@@ -12,6 +12,7 @@ local Done = require 'done'
 local Entry = require 'entry'
 local Lanes = require 'lanes'
 local Lists = require 'lists'
+local Pending = require 'pending'
 local Plan = require 'plan'
 local RateLimits = require 'rate_limits'
 local Ready = require 'ready'
@@ -104,7 +105,7 @@ end
 -- Return the task with an id, or nil if it does not exist or cannot be read.
 local function task_of(id)
   local name = id and format('%.0f', id)
-  local value = name and call('HGET', Call.keys.tasks, name)
+  local value = name and Pending.get(Call.keys.tasks, name)
   return value and stored_task(name, value)
 end
 
@@ -541,9 +542,7 @@ function Checks.check_index(args)
   which, details = args[3], {}
   index = which == 'meta' and Call.key or Call.keys[which]
   if which == 'ready' and Call.plan.order == 'list' then return check_list(args) end
-  local some = call(HASHES[which] and 'HSCAN' or 'ZSCAN', index, args[4], 'COUNT', 100)
-  for n = 1, #some[2], 2 do check[which](some[2][n], some[2][n + 1]) end
-  return { some[1], found, details }
+  return { Call.scan(HASHES[which] and 'HSCAN' or 'ZSCAN', index, args[4], 100, check[which]), found, details }
 end
 
 -- Check the number of taken tasks of some lanes against all taken tasks.

@@ -5,6 +5,7 @@
 local Call = require 'call'
 local Entry = require 'entry'
 local Lists = require 'lists'
+local Pending = require 'pending'
 
 local call = redis.call
 local pack = struct.pack
@@ -62,7 +63,7 @@ end
 -- Return the facts of a done task, as `Entry.encode` does for a living one (with 1 as its take), followed by its record.
 -- nil: it is not kept. `expected`: as for `Entry.find_expected`.
 function Done.encode(id, expected)
-  local record = call('HGET', Call.keys.done, id)
+  local record = Pending.get(Call.keys.done, id)
   if not record then return nil end
   local _, ends, attempts, at = Done.read(record)
   local kind = sub(expected, 1, 1)

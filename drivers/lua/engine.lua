@@ -335,6 +335,7 @@ end
 -- reply  nothing
 function Engine.unput(args)
   for n = 6, #args, 2 do
+    if Call.is_spent() then return Call.stop_early() end
     local task = Entry.find_expected(args[n], args[n + 1])
     if task and not task.replaces and task.attempts == 0 and (task.state == 'r' or task.state == '~') then
       task.key_ttl = nil
@@ -442,6 +443,7 @@ end
 function Engine.untake(args)
   local undone
   for n = 6, #args, 2 do
+    if Call.is_spent() then return Call.stop_early() end
     local task = Entry.find_held(args[n], args[n + 1])
     if task then
       undo_take(task)
@@ -814,7 +816,7 @@ end
 --       live as `reset_kicked` takes them, for bury and cancel the reason, for cancel the minimum microseconds for
 --       which a taken task is kept, 9… for each task its id, 'c' and the moment of its put, its state, its attempts and
 --       the number of its take
--- reply  for each task '1' if it was changed, '0' if not
+-- reply  for each task '1' if it was changed, '0' if not; the last tasks are left out if the call was spent
 function Engine.act_some(args)
   local act, done, held = args[6], {}, {}
   local change = {
@@ -832,6 +834,7 @@ function Engine.act_some(args)
     end,
   }
   for n = 9, #args, 5 do
+    if Call.is_spent() then break end
     local state = args[n + 2]
     local changed
     if state == '-' then

@@ -584,16 +584,32 @@ end
 
 -- The end of takes ---------------------------------------------------------------------------------------------------
 
--- Call `act(task)` for each task of the list `named` that the session holds by the takes `expected`; return '1' or '0'
--- for each.
-local function act_each(named, expected, act)
-  local done = {}
-  Pending.load_scores(Call.keys.taken, named)
-  local loaded, list = load_tasks(named)
+-- Return the next ids of a list from `first` on, to read their tasks at once: at first four, then some of the same size.
+local function next_ids(all, first)
+  local size = first == 1 and 4 or math.max(1, math.min(50, math.floor(Call.WORK / 8 * first / Pending.bytes)))
+  return { unpack(all, first, math.min(first + size - 1, #all)) }
+end
+
+-- Read tasks that a session may hold, and their lanes and keys; return them by id.
+local function load_held(ids)
+  Pending.load_scores(Call.keys.taken, ids)
+  local by_id, list = load_tasks(ids)
   local keys = {}
   for n = 1, #list do keys[#keys + 1] = list[n].key end
   if #keys > 0 then Keys.load(keys) end
+  return by_id
+end
+
+-- Call `act(task)` for each task of the list `named` that the session holds by the takes `expected`; return '1' or '0'
+-- for each, until the call is spent.
+local function act_each(named, expected, act)
+  local done, loaded, last = {}, nil, 0
   for n = 1, #named do
+    if Call.is_spent() then break end
+    if n > last then
+      local ids = next_ids(named, n)
+      loaded, last = load_held(ids), last + #ids
+    end
     local task = Entry.find_held(named[n], expected[n], loaded[named[n]])
     loaded[named[n]] = nil
     done[n] = task and '1' or '0'
@@ -624,18 +640,23 @@ local function leave_keys(tasks)
   for n = 1, #tasks do Keys.leave(tasks[n]) end
 end
 
--- Ack tasks together whose values need not be known, or only for their lanes, keys and due times. Return false if they
--- must be acked one by one: they have listeners, limits, keys, or are kept.
-local function ack_together(ids)
-  local plan, K = Call.plan, Call.keys
+-- Ack tasks together whose values need not be known, or only for their lanes, keys and due times. Return how many of
+-- them were acked.
+local function ack_together(held)
+  local plan, K, ids = Call.plan, Call.keys, held
   local undue, lanes, keyed = {}, {}, {}
   if plan.lane then
-    local values = Lists.collect('HMGET', K.tasks, ids)
-    for n = 1, #ids do
-      local task = Entry.read(ids[n], values[n])
-      lanes[n] = Lanes.name_of(task)
-      if task.ttl or task.ttr then undue[#undue + 1] = pack('>I6', ids[n]) end
-      if task.key then keyed[#keyed + 1] = task end
+    ids = {}
+    while #ids < #held and not Call.is_spent() do
+      local some = next_ids(held, #ids + 1)
+      local values = call('HMGET', K.tasks, unpack(some))
+      for n = 1, #some do
+        local task = Entry.read(some[n], values[n])
+        ids[#ids + 1], lanes[#lanes + 1] = some[n], Lanes.name_of(task)
+        if task.ttl or task.ttr then undue[#undue + 1] = pack('>I6', some[n]) end
+        if task.key then keyed[#keyed + 1] = task end
+        Pending.bytes = Pending.bytes + #values[n]
+      end
     end
   elseif plan.timed then
     for n = 1, #ids do undue[n] = pack('>I6', ids[n]) end
@@ -653,10 +674,11 @@ local function ack_together(ids)
   if plan.timed then Lists.run('ZREM', K.due, undue) end
   Engine.count({ 'ack' }, #ids)
   if #keyed > 0 then Pending.run(leave_keys, keyed) end
+  return #ids
 end
 
 -- Ack the tasks `named`, by the takes `expected` (see `Entry.find_held`). Return '1' for each task that the session
--- held, else '0'.
+-- held, else '0', until the call is spent.
 function Many.ack_some(named, expected)
   local plan, done = Call.plan, {}
   if Call.pacing or Call.listening or plan.keeps or (not plan.lane and call('EXISTS', Call.keys.keys) == 1) then
@@ -684,13 +706,17 @@ function Many.ack_some(named, expected)
       if done[n] == '1' then ids[#ids + 1] = named[n] end
     end
   end
-  ack_together(ids)
+  local left = #ids - ack_together(ids)
+  while left > 0 do
+    left = left - done[#done]
+    done[#done] = nil
+  end
   return done
 end
 
 -- Ack held tasks.
 -- ARGV  6… for each task its id and its take, as for ack
--- reply  for each task '1' if it is done, '0' if it was not held
+-- reply  for each task '1' if it is done, '0' if it was not held; the last tasks are left out if the call was spent
 function Many.ack_many(args)
   local result = table.concat(Many.ack_some(pairs_of(args, 6)))
   return result, result
@@ -712,13 +738,14 @@ end
 
 -- Remove tasks in any state, or only in the given states.
 -- ARGV  6 the states ('': any), 7… for each task its id, and its take or put, as for `find_any`
--- reply  for each task '1' if it was removed, '0' if not
+-- reply  for each task '1' if it was removed, '0' if not; as for ack_many
 function Many.delete_many(args)
   local done, states = {}, args[6]
   local function allows(state)
     return states == '' or string.find(states, state, 1, true)
   end
   for n = 7, #args, 2 do
+    if Call.is_spent() then break end
     local task = Entry.find_expected(args[n], args[n + 1])
     local gone
     if task then
@@ -735,11 +762,12 @@ end
 
 -- Moves to another tube -----------------------------------------------------------------------------------------------
 
--- Find the tasks of a list that are unchanged since a caller read them. ARGV `first` to `final`: for each task its id, its
--- take or put as for `find_any`, its state, and the SHA-1 of its data.
+-- Find the tasks of a list that are unchanged since a caller read them, until the call is spent. ARGV `first` to `final`:
+-- for each task its id, its take or put as for `find_any`, its state, and the SHA-1 of its data.
 local function unchanged(args, first, final)
   local found, done = {}, {}
   for n = first, final, 4 do
+    if Call.is_spent() then break end
     local task = Entry.find_expected(args[n], args[n + 1])
     local same = task and task.state == args[n + 2] and redis.sha1hex(sub(task.value, task.body)) == args[n + 3]
     found[#done + 1] = same and task
@@ -763,7 +791,7 @@ end
 
 -- Remove tasks that are unchanged since a caller read them, because they now live elsewhere.
 -- ARGV  6… four words of each task, as for `unchanged`
--- reply  for each task '1' if it was removed, '0' if not
+-- reply  for each task '1' if it was removed, '0' if not; as for ack_many
 function Many.evict(args)
   return move_out(unchanged(args, 6, #args))
 end

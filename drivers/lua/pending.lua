@@ -7,7 +7,8 @@ local Lists = require 'lists'
 
 local call = redis.call
 
-local Pending = { is_open = false }
+-- `bytes`: what a call has read and written of hashes so far.
+local Pending = { is_open = false, bytes = 0 }
 -- Inside of `run`, by key, nil outside: `known` says what is known of its fields or members (false: gone), `changed` which
 -- were changed, `kind` HSET or ZADD; `popped` are the first members of a sorted set, which were popped ahead.
 local keys
@@ -30,7 +31,9 @@ end
 function Pending.get(key, field)
   local entry = keys and keys[key]
   local value = entry and entry.known[field]
-  if value == nil then return call('HGET', key, field) end
+  if value ~= nil then return value end
+  value = call('HGET', key, field)
+  Pending.bytes = Pending.bytes + #(value or '')
   return value
 end
 
@@ -56,7 +59,9 @@ end
 function Pending.load_fields(key, fields)
   local known, missing = missing_of(key, fields)
   local values = Lists.collect('HMGET', key, missing)
-  for n = 1, #missing do known[missing[n]] = values[n] end
+  for n = 1, #missing do
+    known[missing[n]], Pending.bytes = values[n], Pending.bytes + #(values[n] or '')
+  end
 end
 
 -- Read scores that `score` is going to return.
@@ -67,6 +72,7 @@ function Pending.load_scores(key, members)
 end
 
 function Pending.set(key, field, value)
+  Pending.bytes = Pending.bytes + #value
   if keys then return note('HSET', key, field, value) end
   call('HSET', key, field, value)
 end

@@ -29,12 +29,13 @@ local function number_of(token)
   return tonumber(match(token, '%d+'))
 end
 
--- Release tasks in the order of their ids. `why`: the reason why the attempts ended; `streams`: the numbers of the
--- sessions of streams, whose takes do not count as attempts.
-local function release_each(ids, why, streams)
+-- Release tasks in the order of their ids; return how many, until the call is spent if it `stops`. `why`: the reason why
+-- the attempts ended; `streams`: the numbers of the sessions of streams, whose takes do not count as attempts.
+local function release_each(ids, why, streams, stops)
   local move = require('engine').move
   table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
   for n = 1, #ids do
+    if stops and Call.is_spent() then return n - 1 end
     local task = Entry.find(ids[n])
     if not task then
       call('ZREM', Call.keys.taken, ids[n])
@@ -46,25 +47,25 @@ local function release_each(ids, why, streams)
       move(task, is_last and 'release_last' or 'release')
     end
   end
+  return #ids
 end
 
--- Release tasks of any sessions.
-function Sessions.release_for_all(ids)
+-- Release tasks of any sessions, as `release_each` does.
+function Sessions.release_for_all(ids, stops)
   local streams = {}
   for _, token in ipairs(call('ZRANGE', Call.keys.leases, 0, -1)) do
     if is_stream(token) then streams[number_of(token)] = true end
   end
-  release_each(ids, 'release', streams)
+  return release_each(ids, 'release', streams, stops)
 end
 
--- Release the tasks of a session by its token, at most `limit`. Return the number of tasks that it held.
+-- Release the tasks of a session by its token, at most `limit`. Return how many it held; huge: the call is spent.
 function Sessions.release(token, limit)
   local session, taken = number_of(token), Call.keys.taken
   local first = session * Call.TAKES
   local all = call('ZCOUNT', taken, first, first + Call.TAKES - 1)
   local ids = call('ZRANGEBYSCORE', taken, first, first + Call.TAKES - 1, 'LIMIT', 0, limit)
-  release_each(ids, 'session', { [session] = is_stream(token) })
-  return all
+  return release_each(ids, 'session', { [session] = is_stream(token) }, true) == #ids and all or math.huge
 end
 
 -- Add the slot of this call to the session's field if it is the caller's highest so far. The first call in each slot
@@ -142,7 +143,7 @@ function Sessions.leave(args)
     call('ZADD', K.leases, moment, args[2])
     Call.note_due(moment)
   elseif Sessions.release(args[2], Call.plan.batch) > Call.plan.batch or not Sessions.remove(args[2]) then
-    return redis.error_reply('AGAIN call again')
+    return Call.stop_early()
   end
 end
 
@@ -151,8 +152,7 @@ end
 function Sessions.release_all()
   local all = call('ZCARD', Call.keys.taken)
   local ids = call('ZRANGE', Call.keys.taken, 0, Call.plan.batch - 1)
-  Sessions.release_for_all(ids)
-  if all > #ids then return redis.error_reply('AGAIN call again') end
+  if all > Sessions.release_for_all(ids, true) then return Call.stop_early() end
   return nil, ''
 end
 

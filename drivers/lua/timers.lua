@@ -1,7 +1,7 @@
 -- Due events, as in timers.py and `Engine.expire`: the ends of delays, ttr and ttl (':due'), of cooldowns and blocks of
 -- lanes (':rests'), of the leases of sessions (':leases'), and of a pause.
 --
--- They happen in the order of their moments, at most `plan.batch` per call, which takes about 10 ms. Meanwhile `Call.now`
+-- They happen in the order of their moments, at most `plan.batch` per call, and until it is spent. Meanwhile `Call.now`
 -- is the moment of the current one. The field `soonest` of the meta hash is the first of all, so a call looks for due
 -- events only if it has passed.
 local Call = require 'call'
@@ -21,14 +21,9 @@ local Timers = {}
 -- Process a page of the lanes or tasks, from a cursor on that is in a field of the meta hash. Return true if there are
 -- more.
 local function process_page(field, cursor, key, count, act)
-  local page = call('HSCAN', key, cursor, 'COUNT', count)
-  for n = 1, #page[2], 2 do act(page[2][n], page[2][n + 1]) end
-  if page[1] == '0' then
-    call('HDEL', Call.key, field)
-    return false
-  end
-  call('HSET', Call.key, field, page[1])
-  return true
+  cursor = Call.scan('HSCAN', key, cursor, count, act)
+  if cursor == '0' then call('HDEL', Call.key, field) else call('HSET', Call.key, field, cursor) end
+  return cursor ~= '0'
 end
 
 -- Apply changed limits of the tube to a lane.
@@ -133,7 +128,7 @@ function Timers.process_due()
     -- A task whose ttl expired while it was taken is due only since its release.
     Call.now = math.min(tonumber(late or 0), present)
   end
-  while left > 0 do
+  while left > 0 and not Call.is_spent() do
     local first = plan.timed and call('ZRANGEBYSCORE', K.due, '-inf', present, 'WITHSCORES', 'LIMIT', 0, 1) or {}
     local token, lease = leases[2 * ended + 1], leases[2 * ended + 2]
     local ends_lease = token and (not first[1] or lease + 0 < first[2] + 0)
@@ -158,7 +153,7 @@ function Timers.process_due()
   if Call.pacing and left > 0 then cooldowns = end_cooldowns(present, present, cooldowns) end
   Call.now = present
   store_soonest(tonumber(paused or nil))
-  if left <= 0 or cooldowns <= 0 then return refuse('AGAIN call again') end
+  if left <= 0 or cooldowns <= 0 or Call.is_spent() then return refuse('AGAIN call again') end
   if ended > 0 and call('HEXISTS', M, Call.args[2]) == 0 then return refuse('SESSIONGONE its lease was over') end
 end
 

@@ -313,6 +313,68 @@ def test_operations_on_many_tasks_run_in_parts(client: Any, queue: tubes.Queue, 
     assert tube.statistics().tasks["total"] == 0
 
 
+@pytest.mark.parametrize("driver", ["fifottl", "utubettl"])
+def test_calls_handle_a_bounded_number_of_bytes(client: Any, server: LocalServer, driver: str) -> None:
+    """Twenty tasks of 1 MB need several calls of each method, and each task is handled once."""
+    clock = tubes.testing.ManualClock()
+    with tubes.connect(server.url, codec="raw", clock=clock) as queue:
+        tube: Any = queue.create_tube("load", driver, keep_done=60)
+        lanes = tube.driver.lane is not None
+
+        def fill(**options: Any) -> list[int]:
+            data = b"x" * 1_000_000
+            each = ({**options, "utube": str(n)} if lanes else options for n in range(20))
+            return [tube.put(data, **some).id for some in each]
+
+        def check(act: Callable[[], object], **states: int) -> None:
+            before = tube.statistics().calls
+            scripts, _ = work(client, act)
+            assert scripts >= 5
+            tasks, calls = tube.statistics().tasks, tube.statistics().calls
+            assert {state: tasks[state] for state in ("ready", "taken", "delayed") if tasks[state]} == states
+            assert sum(calls.values()) - sum(before.values()) <= 40
+            Indexes(client, tube).check()
+
+        def pass_time() -> None:
+            clock.advance(5)
+            tube.statistics()
+
+        ids = fill(ttl=100)
+        all_true = dict.fromkeys(ids, True)
+        results: list[Any] = []
+        taken = tube.take_many(20)
+        check(lambda: results.append(tube.touch_many(taken, 200)), taken=20)
+        check(lambda: results.append(tube.release_many(taken)), ready=20)
+        assert [task.id for task in tube.take_many(20)] == ids
+        check(lambda: tube.admin.release_all(), ready=20)
+        other = queue.session()
+        assert len(other.tube("load").take_many(20)) == 20
+        check(other.close, ready=20)
+        taken = tube.take_many(20)
+        port = tube._port
+        words = [word for task in taken for word in (task.id, task._take)]
+        check(lambda: port.connection.run(port.undo("untake", *words)), ready=20)
+        taken = tube.take_many(20)
+        check(lambda: results.append(tube.ack_many(taken)))
+        check(lambda: results.append(tube.delete_many([*all_true])))
+        assert results == [all_true] * 4
+        fill(delay=5, ttl=5)
+        check(pass_time, ready=20)
+        check(pass_time)
+        fill()
+        check(lambda: results.append(tube.select("ready")._evict([*tube.select("ready")])))
+        assert results[-1] == [True] * 20
+        fill()
+        if lanes:
+            check(lambda: [tube.alter(lane_capacity=30), tube.statistics()], ready=20)
+        check(lambda: results.append(queue.admin.check("load")), ready=20)
+        assert results[-1] == []
+        stream = Stream.open(queue.session(), "load", "nightly")
+        assert sum(len(chunk.ids) for chunk in stream.take(1, 20)) == 20
+        check(lambda: results.append(stream.ack(1)))
+        assert results[-1] == 20
+
+
 @pytest.mark.parametrize("driver", ["fifo", "utubettl"])
 def test_stream_batch_is_taken_completely_in_parts(client: Any, queue: tubes.Queue, driver: str) -> None:
     tube: Any = queue.create_tube("load", driver)

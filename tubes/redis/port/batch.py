@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 from hashlib import sha1
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, cast
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from uuid import uuid4
 
 from tubes.drivers.engine import CANCELLED_KEPT
@@ -35,12 +35,13 @@ from tubes.values.lease import Lease
 from tubes.values.task import F, TaskView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from tubes.backend.interface import Options, PreparedPut
     from tubes.backend.selecting import Seen
     from tubes.redis.options_version import OptionsVersion
 
+_Row: TypeAlias = "tuple[Word, ...]"
 #: Limits of one put, in tasks and in bytes; larger batches are uploaded to the server first.
 PUTS: Final = 4_000
 BYTES: Final = 4_000_000
@@ -295,14 +296,7 @@ def delete_many(port: Port[F], tasks: object, states: tuple[State, ...] = ()) ->
 def evict(port: Port[F], tasks: list[F]) -> Flow[list[bool]]:
     """Remove the tasks that have not changed since they were read; return for each whether it was removed."""
     size = IDS_ALONE if port.shared.driver.lane is None else IDS_WITH_LANES
-    done: list[bool] = []
-    for first in range(0, len(tasks), size):
-        words: list[Word] = []
-        for task in tasks[first : first + size]:
-            words += _words_of_unchanged(task)
-        reply = yield from port.run_script("evict", tuple(words))
-        done += (entry != _UNCHANGED[0] for entry in bytes_of(reply))
-    return done
+    return (yield from _call_in_parts(port, "evict", (), [*map(_words_of_unchanged, tasks)], size, []))
 
 
 def _words_of_unchanged(task: TaskView) -> tuple[Word, ...]:
@@ -319,14 +313,8 @@ def change_seen(port: Port[F], act: str, seen: list[Seen], arguments: tuple[Any,
         arguments = (task_codec.encode_reason(arguments[0]), *arguments[1:])
     words = (act, *("" if word is None else word for word in (*arguments, "", "")[:2]))
     size = CHANGES if port.shared.driver.lane is None else IDS_WITH_LANES
-    changed: list[bool] = []
-    for start in range(0, len(seen), size):
-        each: list[Word] = []
-        for id, created, state, attempts, take in seen[start : start + size]:
-            each += id, f"c{created}", state, attempts, take
-        reply = bytes_of((yield from port.run_script("act_some", (*words, *each))))
-        changed += (entry != _UNCHANGED[0] for entry in reply)
-    return changed
+    each = [(id, f"c{created}", state, attempts, take) for id, created, state, attempts, take in seen]
+    return (yield from _call_in_parts(port, "act_some", words, each, size, []))
 
 
 def relay_limit(port: Port[F], target: object) -> int:
@@ -397,7 +385,7 @@ def _change_many(
 
     `finishes`: the call ends the takes of its callers. `by_put`: identify a task by its put instead of by its take.
     """
-    done = dict.fromkeys(chosen, False)
+    done, asked, changed = dict.fromkeys(chosen, False), list[int](), list[bool]()
     try:
         version = yield from port.version()
         is_batched = name == "ack_many" and "keep_done" not in version.options
@@ -405,23 +393,33 @@ def _change_many(
         if port.shared.driver.lane is not None:
             size = IDS_ALONE if is_batched else IDS_WITH_LANES
         for lease, ids in _by_session(chosen):
-            for first in range(0, len(ids), size):
-                chunk = ids[first : first + size]
-                words = [*args]
-                for task_id, _, view in map(chosen.__getitem__, chunk):
-                    words += task_id, identity_of(view, by_put=by_put)
-                reply = yield from port.run_script(name, tuple(words), lease=lease)
-                if type(reply) is ErrorReply:  # The session has ended, so it holds none of these tasks.
-                    continue
-                entries = bytes_of(reply)
-                if _UNCHANGED not in entries:
-                    done.update(dict.fromkeys(chunk, True))
-                    continue
-                for id, entry in zip(chunk, entries, strict=True):
-                    done[id] = entry != _UNCHANGED[0]
+            words = [(id, identity_of(chosen[id][2], by_put=by_put)) for id in ids]
+            asked += ids
+            yield from _call_in_parts(port, name, args, words, size, changed, lease)
     finally:
+        done.update(zip(asked, changed, strict=False))
         if finishes:
             mark_all_finished(chosen, done)
+    return done
+
+
+def _call_in_parts(
+    port: Port[F], name: str, head: _Row, tasks: Sequence[_Row], size: int, done: list[bool], lease: Lease | None = None
+) -> Flow[list[bool]]:
+    """Call a function for `tasks`, up to `size` per call; append to `done` whether each was changed, and return it.
+
+    A call that has read and written many bytes leaves its last tasks to the next call.
+    """
+    first = 0
+    while first < len(tasks):
+        part = tasks[first : first + size]
+        reply = yield from port.run_script(name, (*head, *chain.from_iterable(part)), lease=lease)
+        # After an error the session has ended, so it holds none of these tasks.
+        entries = _UNCHANGED * len(part) if type(reply) is ErrorReply else bytes_of(reply)
+        if not 0 < len(entries) <= len(part):
+            raise ValueError(f"{entries!r} is not about {len(part)} tasks")
+        done += [entry != _UNCHANGED[0] for entry in entries]
+        first += len(entries)
     return done
 
 
