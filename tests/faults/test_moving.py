@@ -154,6 +154,7 @@ def test_republished_job_replaces_the_old_one_in_one_step(valkey: LocalServer, u
         app = create_app(tubes.aio.connect(f"{proxy.url}?{prefix}", codec="json"))
         transport = httpx.ASGITransport(app)
         async with app.service.run(), httpx.AsyncClient(transport=transport, base_url="http://a/api/shop") as http:
+            job = ""
             for _ in range(2):
                 job = (await http.put("/q", content=b"old")).json()["job_id"]
             proxy.lies = watch

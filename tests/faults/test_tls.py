@@ -194,8 +194,12 @@ def test_all_connections_use_the_client_certificate(valkey: LocalServer, monkeyp
             assert task is not None
             with valkey.client() as client:
                 leases = f"{port_of(tube).shared.key}:leases"
-                _, ends = client.zrange(leases, -1, -1, withscores=True)[0]
-                assert eventually(lambda: client.zrange(leases, -1, -1, withscores=True)[0][1] > ends)  # It is renewed.
+
+                def last_end() -> float:
+                    return float(client.zrange(leases, -1, -1, withscores=True)[0][1])
+
+                before = last_end()
+                assert eventually(lambda: last_end() > before)  # It is renewed.
             task.ack()
             assert eventually(lambda: events.count("delete") == 1)
         monkeypatch.setattr(attempt, "PATIENCE", 0.1)

@@ -741,7 +741,8 @@ def live(valkey: LocalServer, face: Face, act: Act, trips: int, *, survives: boo
             in_time(queue.close).result(10)
         if not survives:
             key = port_of(tube).shared.key
-            for token in client.zrange(f"{key}:leases", 0, -1):
+            tokens: Any = client.zrange(f"{key}:leases", 0, -1)
+            for token in tokens:
                 if token.decode() != port_of(tube).session.token:
                     client.zadd(f"{key}:leases", {token: 1})
             client.hset(key, "soonest", 1)

@@ -84,7 +84,7 @@ def test_entry_removed_after_its_slot_was_opened_does_not_come(timers: Timers[Fu
 def test_full_slot_is_opened_some_entries_at_a_time(timers: Timers[FullEntry]) -> None:
     rng = random.Random(1)
     entries = [add_entry(timers, id, FAR + rng.randrange(10)) for id in range(1000)]
-    sizes = [0]
+    sizes, expected = [0], list[tuple[int, int]]()
     while not (due := timers.pop(FAR + 10)):
         sizes.append(len(timers._next))
         if len(sizes) == 10:  # Half open: entries that are elsewhere now come in their new place.

@@ -21,7 +21,7 @@ from tubes.drivers.options import KEEP, SECOND, Seconds, flag, integer, micros
 from tubes.drivers.tube_options import apply_changes
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.memory import selecting
-from tubes.memory.port import Port, T, keep_data
+from tubes.memory.port import Port, keep_data
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.codecs import encode
 from tubes.values.lane import LaneInfo, check_lane_limits, lane_of
@@ -453,10 +453,10 @@ class CallPort(Port[F]):
 
         return self._in_parts(act, found)
 
-    def _in_parts(self, act: Callable[[int], bool], result: T) -> Any:
+    def _in_parts(self, act: Callable[[int], bool], result: object) -> Any:
         """Call `act` until it returns False, then return the result; in the asyncio API return a coroutine of it."""
 
-        async def take_turns() -> T:
+        async def take_turns() -> object:
             while await asyncio.sleep(0, self._do(act)):
                 pass  # Other tasks of the event loop run after each part.
             return result

@@ -22,7 +22,7 @@ def retry_after(header: str | bytes | None, *, most: float = MAX_DELAY, now: flo
     >>> retry_after("Fri, 31 Dec 9999 23:59:59 GMT")
     3600.0
     """
-    if not isinstance(header, str | bytes | None):
+    if not isinstance(header, str | bytes | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"a Retry-After header is a str, bytes or None, not {header!r}")
     text = (header.decode("latin-1") if isinstance(header, bytes) else header or "").strip()
     if text.isascii() and text.isdecimal():
