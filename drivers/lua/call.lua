@@ -68,7 +68,7 @@ local function tube_of(key)
   local tube = tubes[key]
   if not tube then
     if tube_count >= 10000 then tubes, tube_count = {}, 0 end
-    tube = { keys = keys_of(key), versions = {}, numbers = {}, sessions = 0 }
+    tube = { keys = keys_of(key), plans = {}, versions = {}, numbers = {}, sessions = 0 }
     tubes[key], tube_count = tube, tube_count + 1
   end
   return tube
@@ -111,10 +111,22 @@ function Call.open(key)
   Call.key, Call.keys, Pending.bytes = key, tube_of(key).keys, 0
 end
 
+-- Plans by the texts of a driver and of options. A token belongs to one tube, but a name to one in each database.
+local plans, plan_count = {}, 0
+
+local function plan_of(driver, options)
+  local text = driver .. options
+  if not plans[text] then
+    if plan_count >= 1000 then plans, plan_count = {}, 0 end
+    plans[text], plan_count = Plan.of(driver, options), plan_count + 1
+  end
+  return plans[text]
+end
+
 -- Read the plan of a tube for a session that knows this version of its options.
 local function read_plan(tube, key, token, version)
-  if tube.sessions >= 1000 then tube.versions, tube.numbers, tube.sessions = {}, {}, 0 end
-  tube.plan, tube.versions[token], tube.sessions = Plan.of(Plan.texts(key)), version, tube.sessions + 1
+  if tube.sessions >= 1000 then tube.plans, tube.versions, tube.numbers, tube.sessions = {}, {}, {}, 0 end
+  tube.plans[token], tube.versions[token], tube.sessions = plan_of(Plan.texts(key)), version, tube.sessions + 1
 end
 
 -- Return the number of a session and the version of the options that it knows.
@@ -126,10 +138,9 @@ end
 
 -- Start a call. Return an error reply if the method must not run.
 function Call.begin(method, key, args)
-  if Pending.is_open then Pending.forget() end  -- A call was refused halfway.
   Pending.bytes = 0
   local tube, token, number = tubes[key] or tube_of(key), args[2], args[4]
-  local plan = tube.plan
+  local plan = tube.plans[token]
   local names = plan and (plan.fields[method] or Plan.fields_of(plan, method)) or Plan.BASE_FIELDS
   local now = args[5]
   if now == '' then
