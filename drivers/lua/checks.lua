@@ -152,7 +152,7 @@ local function is_lane_right(name, rate)
     return rate.taken > 0 or rate.cooldown > 0 or not RateLimits.is_default(rate)
   end
   local task = task_at(rate.head)
-  if full or not task or task.state ~= 'r' or Lanes.name_of(task) ~= name or (first and first < rate.head) then return false end
+  if full or not task or task.state ~= 'r' or Lanes.name_of(task) ~= name or (first and Lists.precedes(first, rate.head)) then return false end
   return tonumber(call('ZSCORE', Call.keys.offers, rate.head) or nil) == rate.turn
 end
 

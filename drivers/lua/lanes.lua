@@ -21,7 +21,7 @@ local pack = struct.pack
 local unpack_struct = struct.unpack
 local byte = string.byte
 local sub = string.sub
-local place = Ready.place
+local place, precedes = Ready.place, Lists.precedes
 
 local Lanes = {}
 local Order = {}
@@ -55,7 +55,8 @@ end
 Lanes.next_in_lane = next_in_lane
 
 local function new_key()
-  return pack('>I5', Pending.increment(Call.key, 'lanes', 1))
+  Call.lanes = Pending.increment(Call.key, 'lanes', 1)  -- `append_all` may number others in the same call.
+  return pack('>I5', Call.lanes)
 end
 
 -- Split a record without limits: the number and the head of the lane.
@@ -192,7 +193,7 @@ local function add(task, first)
   local K = Call.keys
   if lane.rate then
     lane.key = lane.key or new_key()
-    if lane.full or (first and first < at) then
+    if lane.full or (first and precedes(first, at)) then
       Pending.add(K.behind, 0, lane.key .. at)
       return
     end
@@ -205,8 +206,8 @@ local function add(task, first)
     return
   end
   -- The lane's head is better, or is taken: queue the task behind it.
-  if first and first > at and lane.head then Pending.send(K.offers) end
-  if first and (first < at or (lane.head and call('ZREM', K.offers, lane.head) == 0)) then
+  if first and lane.head and precedes(at, first) then Pending.send(K.offers) end
+  if first and (precedes(first, at) or (lane.head and call('ZREM', K.offers, lane.head) == 0)) then
     lane.key = lane.key or new_key()
     Pending.add(K.behind, 0, lane.key .. at)
     return
@@ -277,7 +278,7 @@ function Order.append_all(places, lanes)
   for n = 1, #places do
     local name, at = lanes[n], places[n]
     local head = heads[name]
-    local first = not head or (at < head and (new_head[name] or call('ZREM', K.offers, head) == 1))
+    local first = not head or (precedes(at, head) and (new_head[name] or call('ZREM', K.offers, head) == 1))
     if head then
       local key = keys[name]
       if not key then

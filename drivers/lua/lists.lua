@@ -1,5 +1,6 @@
 -- Commands for many words, a thousand at a time, since all arguments of a command are on Lua's stack; and searches.
 local call = redis.call
+local byte = string.byte
 
 local Lists = {}
 
@@ -9,7 +10,16 @@ function Lists.run(command, key, words)
   end
 end
 
--- The same for a command that returns a value for each word; return the list of these.
+-- True if a text comes before another one byte by byte, as members of a sorted set. `<` depends on the server's locale.
+function Lists.precedes(text, other)
+  for n = 1, math.min(#text, #other) do
+    local a, b = byte(text, n), byte(other, n)
+    if a ~= b then return a < b end
+  end
+  return #text < #other
+end
+
+-- The same as `run` for a command that returns a value for each word; return the list of these.
 function Lists.collect(command, key, words)
   if #words == 0 then return {} end
   if #words <= 1000 then return call(command, key, unpack(words)) end
@@ -46,7 +56,7 @@ end
 function Lists.count_before(key, score, member, counts_it)
   return Lists.search(call('ZCOUNT', key, '-inf', '(' .. score), call('ZCOUNT', key, '-inf', score), function(n)
     local its = call('ZRANGE', key, n, n)[1]
-    return its < member or (counts_it and its == member)
+    return Lists.precedes(its, member) or (counts_it and its == member)
   end)
 end
 

@@ -453,10 +453,9 @@ local function load_tasks(ids)
   Pending.load_fields(Call.keys.tasks, ids)
   for n = 1, #ids do
     local value = Pending.get(Call.keys.tasks, ids[n])
-    if value then
-      local task = Entry.read(ids[n], value)
-      by_id[ids[n]], list[#list + 1] = task, task
-    end
+    local is_read, task = pcall(Entry.read, ids[n], value)
+    -- A damaged task raises its error when it is its turn.
+    if value and is_read then by_id[ids[n]], list[#list + 1] = task, task end
   end
   load_lanes(list)
   return by_id, list

@@ -8,15 +8,16 @@ local Lists = require 'lists'
 local call = redis.call
 
 -- `bytes`: what a call has read and written of hashes so far.
-local Pending = { is_open = false, bytes = 0 }
+local Pending = { bytes = 0 }
 -- Inside of `run`, by key, nil outside: `known` says what is known of its fields or members (false: gone), `changed` which
--- were changed, `kind` HSET or ZADD; `popped` are the first members of a sorted set, which were popped ahead.
+-- were changed, `kind` HSET or ZADD; `popped` are the first members of a sorted set, which were popped ahead; `gone` all
+-- that were popped, with their scores, and `last` the one that the caller got last.
 local keys
 
 local function entry_of(key)
   local entry = keys[key]
   if not entry then
-    entry = { known = {}, changed = {}, kind = false, popped = false }
+    entry = { known = {}, changed = {}, kind = false, popped = false, gone = {}, last = false }
     keys[key] = entry
   end
   return entry
@@ -108,22 +109,27 @@ function Pending.pop(key, ahead)
     Pending.send(key)
     entry.popped, entry.known = call('ZPOPMIN', key, ahead), {}
     entry.popped.at, entry.popped.ahead = 1, ahead
+    for n = 1, #entry.popped do entry.gone[#entry.gone + 1] = entry.popped[n] end
   end
   local list, known = entry.popped, entry.known
   while list[list.at] and known[list[list.at]] ~= nil do list.at = list.at + 2 end
-  local first, score, is_added = list[list.at], tonumber(list[list.at + 1]), false
-  for member in pairs(entry.changed) do
-    local other = known[member]
-    if other and (not first or other + 0 < score or (other + 0 == score and member < first)) then
-      first, score, is_added = member, other + 0, true
-    end
-  end
-  if first then
-    if is_added then note('ZADD', key, first, false) else list.at = list.at + 2 end
-  elseif #list == 2 * list.ahead then
+  if not list[list.at] and #list == 2 * list.ahead then
     entry.popped = false
     return Pending.pop(key, ahead)
   end
+  local first, score, is_added = list[list.at], tonumber(list[list.at + 1]), false
+  for member in pairs(entry.changed) do
+    local other = known[member]
+    if other and (not first or other + 0 < score or (other + 0 == score and Lists.precedes(member, first))) then
+      first, score, is_added = member, other + 0, true
+    end
+  end
+  if is_added then
+    note('ZADD', key, first, false)
+  elseif first then
+    list.at = list.at + 2
+  end
+  entry.last = first
   return first
 end
 
@@ -169,18 +175,30 @@ function Pending.touches(key, beginning)
   return false
 end
 
--- Forget what a call has left that was refused halfway.
-function Pending.forget()
-  Pending.is_open, keys = false, nil
+-- Return the popped members after an error, except the last one, whose task may be damaged.
+local function unpop()
+  for key, entry in pairs(keys) do
+    local words = {}
+    for n = 1, #entry.gone, 2 do
+      if entry.gone[n] ~= entry.last then words[#words + 1], words[#words + 2] = entry.gone[n + 1], entry.gone[n] end
+    end
+    Lists.run('ZADD', key, words)
+  end
 end
 
--- Run a function with noted writes, and send them; return its results.
+local function send_all()
+  for key in pairs(keys) do Pending.send(key) end
+end
+
+-- Run a function with noted writes, and send them; return its results. After an error nothing is sent.
 function Pending.run(act, ...)
   if keys then return act(...) end
-  Pending.is_open, keys = true, {}
-  local first, second, third = act(...)
-  for key in pairs(keys) do Pending.send(key) end
-  Pending.forget()
+  keys = {}
+  local is_done, first, second, third = pcall(act, ...)
+  local is_sent, why = pcall(is_done and send_all or unpop)
+  keys = nil
+  if not is_done then error(first, 0) end
+  if not is_sent then error(why, 0) end
   return first, second, third
 end
 

@@ -121,3 +121,28 @@ def test_error_names_the_file_and_the_line(valkey: LocalServer, scripts: bool) -
     source = re.search(r"drivers/lua/engine\.lua:(\d+)", text.with_source(caught.value))
     assert source is not None
     assert "error('the next id is '" in constants("engine").splitlines()[int(source[1]) - 1]
+
+
+def test_tubes_of_one_name_in_two_databases_keep_their_drivers(valkey: LocalServer) -> None:
+    with tubes.connect(f"{valkey.url}?db=1") as one, tubes.connect(f"{valkey.url}?db=2") as two:
+        tube, other = one.create_tube("t", "limfifottl"), two.create_tube("t", "utube")
+        for number in range(3):
+            tube.put(number)
+            other.put(number, utube="x")
+        assert [tube.take(timeout=0).data for _ in range(3)] == [0, 1, 2]  # type: ignore[union-attr]
+        assert [task and task.data for task in (other.take(timeout=0), other.take(timeout=0))] == [0, None]
+        for queue in (one, two):
+            assert queue.admin.check("t") == []
+            queue.tube("t").drop(force=True)
+
+
+def test_damaged_task_leaves_the_others_of_its_batch(valkey: LocalServer) -> None:
+    with tubes.connect(valkey.url) as queue, valkey.client() as client:
+        tube = queue.create_tube("t", "utubettl", max_in_flight=2)
+        ids = [task.id for task in tube.put_many(tubes.Item(n, utube=f"{n}") for n in range(9))]
+        client.hset(f"{port_of(tube).shared.key}:tasks", str(ids[4]), b"\xff")
+        with pytest.raises(tubes.Unreadable):
+            tube.take_many(9, timeout=0)
+        taken = [task.data for task in tube.take_many(9, timeout=0)]
+        assert sorted(taken) == [0, 1, 2, 3, 5, 6, 7, 8]
+        tube.drop(force=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tubes import InvalidOption, Task, Tube
+from tubes import InvalidOption, Item, Task, Tube
 from tubes.conformance.bench import Bench, eventually, needs
 from tubes.drivers.chance import apply_jitter
 from tubes.drivers.options import SECOND
@@ -57,6 +57,15 @@ class Limits(Throttled):
         self.create_filled("x", "y", "x", "y", "x", "y", max_in_flight=2)
         assert sorted(self.tube.peek(id).utube for id in self.drain()) == ["x", "x", "y", "y"]
 
+    @needs("delay")
+    def test_lanes_that_get_tasks_in_one_call_stay_apart(self) -> None:
+        self.create_throttled()
+        for lane, delay in (("a", 0), ("b", 0), ("a", 1)):
+            self.put(**self.lane(lane), delay=delay)
+        self.pass_time(2)
+        self.tube.put_many(Item(n, **self.lane("b")) for n in range(2))
+        assert sorted(task.utube or "" for task in self.tube.take_many(10, timeout=0)) == ["a", "b"]
+
     def test_take_many_respects_max_in_flight_and_interval(self) -> None:
         self.create_throttled(max_in_flight=2)
         self.tube.lane("y").configure(interval=5)
@@ -64,6 +73,20 @@ class Limits(Throttled):
         assert sorted(task.utube for task in self.tube.take_many(9, timeout=0)) == ["x", "x", "y"]
         self.pass_time(5)
         assert [task.utube for task in self.tube.take_many(9, timeout=0)] == ["y"]
+
+    def test_take_many_takes_tasks_of_many_lanes_in_order(self) -> None:
+        lanes = [f"{number}" for number in range(40)]
+        self.create_throttled(max_in_flight=2)
+        tasks = self.sort_as_taken([*self.fill(*lanes), *self.fill(*lanes)])
+        assert [task.id for task in self.tube.take_many(60, timeout=0)] == [task.id for task in tasks[:60]]
+
+    def test_take_many_gives_each_lane_its_turn(self) -> None:
+        lanes = [f"{number}" for number in range(40)]
+        self.create_throttled(max_in_flight=2, order="round_robin")
+        self.fill(*lanes)
+        self.fill(*lanes)
+        taken = [task.utube for task in self.tube.take_many(60, timeout=0)]
+        assert len(set(taken[:40])) == 40
 
     def test_returned_task_is_first_again_in_a_lane_with_room(self) -> None:
         tasks = self.create_filled("x", "x", "x", max_in_flight=2)
