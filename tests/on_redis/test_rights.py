@@ -74,6 +74,21 @@ def test_producer_and_worker_need_only_documented_rights(users: rights.Users) ->
         assert queue.tube("jobs").take(timeout=0.1) is None
 
 
+@pytest.fixture(params=["functions", "scripts"])
+def way(request: pytest.FixtureRequest, users: rights.Users) -> Iterator[str]:
+    """Let the users call functions, or only run scripts."""
+    words = ["+eval", "+evalsha", "-fcall", "-function|load"]
+    back = ["-eval", "-evalsha", "+fcall", "+function|load"]
+    for name in ("monitor", "app"):
+        if request.param == "scripts":
+            users.admin.execute_command("ACL", "SETUSER", name, *words)
+    yield request.param
+    for name in ("monitor", "app"):
+        users.admin.execute_command("ACL", "SETUSER", name, *back)
+    users.admin.execute_command("ACL", "LOG", "RESET")
+
+
+@pytest.mark.usefixtures("way")
 def test_a_monitor_changes_nothing(users: rights.Users) -> None:
     with tubes.connect(users.url("producer")) as queue:
         queue.create_tube("jobs", "fifottl").put_many(range(3))
@@ -267,6 +282,7 @@ def test_user_of_one_namespace_cannot_access_another(users: rights.Users) -> Non
         users.admin.execute_command("ACL", "LOG", "RESET")
 
 
+@pytest.mark.usefixtures("way")
 def test_user_of_one_tube_cannot_access_another(users: rights.Users) -> None:
     users.admin.execute_command("ACL", "SETUSER", "app", "resetkeys", "~tubes:{mail}*", "~tubes:names")
     try:

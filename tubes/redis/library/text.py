@@ -86,19 +86,25 @@ def script() -> bytes:
     """Return the text for EVAL: the last argument is the name of the function.
 
     A server that is out of memory refuses the first command of a script that needs memory, unless it has written.
-    So functions that free memory first remove a key that does not exist, and the others change a member of it.
+    So functions that free memory in a tube first remove a key that does not exist, and those that add tasks first
+    change a member of it. Functions that only read do neither: their users need no right to write.
     """
-    frees, adds = (
-        " ".join(name for name, function in FUNCTIONS.items() if function.flags == flags)
-        for flags in (("allow-oom",), ())
+    frees = " ".join(
+        name
+        for name, function in FUNCTIONS.items()
+        if function.flags == ("allow-oom",) and "early" not in function.traits
+        if "tube" not in function.traits or function.commands & {"HDEL", "HSET", "UNLINK", "ZADD"}
     )
+    adds = " ".join(name for name, function in FUNCTIONS.items() if not function.flags)
     return "\n".join((
         "", _body(),
-        "local name = ARGV[#ARGV]",
+        "local name, key = ARGV[#ARGV], KEYS[1] or ''",
         "ARGV[#ARGV] = nil",
-        "local function is_in(names) return KEYS[1] and string.find(names, ' ' .. name .. ' ', 1, true) end",
-        f"if is_in(' {frees} ') then redis.call('UNLINK', KEYS[1] .. ':') end",
-        f"if is_in(' {adds} ') then redis.call('ZADD', KEYS[1] .. ':', 'XX', 0, '') end",
+        "local function is_in(names)",
+        "return string.sub(key, -1) == '}' and string.find(names, ' ' .. name .. ' ', 1, true)",
+        "end",
+        f"if is_in(' {frees} ') then redis.call('UNLINK', key .. ':') end",
+        f"if is_in(' {adds} ') then redis.call('ZADD', key .. ':', 'XX', 0, '') end",
         "return load_library().run(name, KEYS, ARGV)",
     )).encode()  # fmt: skip
 
