@@ -1,12 +1,13 @@
 -- The frame of every call of a session.
 --
--- How a call runs. (1) `Call.begin` reads the clock and, with one HMGET, the fields of the meta hash that the method
+-- How a call runs (`Functions.run`). (1) `Call.begin` reads the clock and, with one HMGET, the fields of the meta hash that the method
 -- needs. (2) The session must live, else SESSIONGONE. (3) The caller must know the current options of the tube, else
 -- ALTERED: it encodes their defaults. (4) Due tasks, lanes and sessions are processed (timers.lua); if much is due, the
 -- call ends with AGAIN, and the caller repeats it. (5) A call that was sent twice has the number of the last one in its
 -- slot: it has no effect, and gets the stored reply. (6) The method runs; it is a function of its arguments in one of
 -- the other files, listed in functions.lua. It returns its reply and, if it has changed something, the text to store
--- for a repeated call. (7) `Call.finish` wakes waiting processes (waiting.lua), and writes the counters and that text.
+-- for a repeated call. (7) `Call.finish` wakes waiting processes (waiting.lua), and writes the counters and that text. A
+-- function with the trait `early` has only the steps 1, 2 and 6. A call that was overtaken by its own retry gets LATE.
 --
 -- KEYS[1]  the tube's meta hash; the other keys are KEYS[1]..':tasks' etc., in the same hash slot
 -- ARGV[1]  the number of the caller's session in this tube; in a tube whose options were changed, followed by the
@@ -49,7 +50,8 @@ Call.PARTS = {
   'known', 'done', 'ended', 'leases', 'waiting', 'wanting', 'marker', 'room', 'sealed', 'broken',
 }
 
--- What is known of tubes by their meta hash: the names of their keys, and their plans by the tokens of sessions.
+-- What is known of tubes by their meta hash: the names of their keys; and by the tokens of sessions the plan, the version of
+-- the options and the number of each.
 local tubes, tube_count = {}, 0
 local NO_FIELDS = {}
 

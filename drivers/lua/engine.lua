@@ -169,8 +169,8 @@ local function update_due(task, was, to, due, changes)
   set_due(task, due, was ~= 'new' and (task.ttl or task.ttr or was == '~' or (plan.has_buried_ttl and to == '!')))
 end
 
--- Change the state of a task: with the three moves below it the only place where a state changes. `due`: the moment when a delay or a take ends; for a
--- new task its own due time. `change`: changes the facts of the task between its old and its new state. Removals come
+-- Change the state of a task: with the three moves below the only place where a state changes. `due`: the moment when a
+-- delay or a take ends; for a new task its own due time. `change`: changes the facts of the task between its old and its new state. Removals come
 -- before additions, so a move is complete even if memory is full.
 local function move(task, name, due, change)
   local was = task.state
@@ -303,7 +303,7 @@ end
 
 -- Add a task that has no key.
 -- ARGV  6 its flags, 7 the rest of its header and its data, 8 microseconds until its due time ('': none), 9 its
---       priority ('': 0), 10 its lane ('': none), 11 the capacity of the tube ('': unlimited), 12 how many callers in
+--       priority ('': 0), 10 its lane ('': none), 11 '' (unused), 12 how many callers in
 --       the process wait if the tube is full ('': none), 13 the process
 -- reply  the moment of the put in 7 bytes, then the id; nil if the tube is full
 function Engine.put(args)
@@ -479,8 +479,8 @@ local function reply_with(task, args)
   return reply, reply
 end
 
--- Ack a task whose facts the caller has, if the session holds it by the take `number`: it has no key and is not kept. `known`:
--- '3': it may have a due time. Return true if it was held.
+-- Ack a task whose facts the caller has, if the session holds it by the take `number`: it has no key and is not kept.
+-- `known`: '3': it may have a due time. Return true if it was held.
 local function ack_known(id, number, known, lane)
   local score = call('ZSCORE', Call.keys.taken, id)
   if not score or score + 0 ~= Call.session * TAKES + number then return false end

@@ -7,7 +7,7 @@
 -- a tube with rate limits or round-robin order the record has more fields, and the number of taken tasks is one of them:
 -- see rate_limits.lua.
 --
--- A move of a task calls `open` before it, then `leave` and the functions of the order, and `close` after it. The table
+-- A move of a task calls `open` before it, then `leave_head` and the functions of the order, and `close` after it. The table
 -- `lane` describes the lane between both: name, record, key (its number in bytes), head, full (no task of it may be taken
 -- now), rate (in a tube with limits).
 local Call = require 'call'
@@ -27,11 +27,6 @@ local Lanes = {}
 local Order = {}
 local lane = {}
 Lanes.current = lane
-
--- True if the tube has or had limits of lanes.
-function Lanes.are_limited()
-  return Call.pacing
-end
 
 -- True if the tube counts the tasks of its lanes, because lanes have or had a capacity. The field `filled` of the meta
 -- hash says so in a tube whose own options have no lane_capacity.

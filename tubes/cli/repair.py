@@ -35,7 +35,7 @@ def check(names: _Names = None, url: Url = None, as_json_: AsJson = False) -> No
     """Report damaged tubes.
 
     A tube is damaged if its keys on the server contradict each other, or if rows of its folder's database are invalid.
-    The command changes nothing. It also reports why a server runs the Lua library as a script, if it does.
+    The command changes no tube. It also reports why a server runs the Lua library as a script, if it does.
     """
     _examine(names, url, fixes=False, as_json_=as_json_)
 
