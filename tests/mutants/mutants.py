@@ -471,8 +471,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "task that comes first in its lane stays behind",
         "drivers/lua/lanes.lua",
-        "if first and (first < at or",
-        "if first and (first > at or",
+        "if first and (precedes(first, at) or",
+        "if first and (precedes(at, first) or",
         _of(_UTUBETTL_ON_REDIS, "better_task_put_meanwhile_precedes_the_returned_task"),
     ),
     Mutant(

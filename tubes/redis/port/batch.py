@@ -385,7 +385,7 @@ def _change_many(
 
     `finishes`: the call ends the takes of its callers. `by_put`: identify a task by its put instead of by its take.
     """
-    done, asked, changed = dict.fromkeys(chosen, False), list[int](), list[bool]()
+    done, sent, changed = dict.fromkeys(chosen, False), list[int](), list[bool]()
     try:
         version = yield from port.version()
         is_batched = name == "ack_many" and "keep_done" not in version.options
@@ -394,10 +394,10 @@ def _change_many(
             size = IDS_ALONE if is_batched else IDS_WITH_LANES
         for lease, ids in _by_session(chosen):
             words = [(id, identity_of(chosen[id][2], by_put=by_put)) for id in ids]
-            asked += ids
+            sent += ids
             yield from _call_in_parts(port, name, args, words, size, changed, lease)
     finally:
-        done.update(zip(asked, changed, strict=False))
+        done.update(zip(sent, changed, strict=False))
         if finishes:
             mark_all_finished(chosen, done)
     return done
