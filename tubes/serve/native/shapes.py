@@ -313,7 +313,7 @@ def _checkpoint_json(task: AsyncTask, preview: int | None) -> str:
     saved, facts = task.saved, {"progress": task.progress, "note": task.note}
     members = [f'"{name}":{encode_reply(fact).decode()}' for name, fact in facts.items() if fact is not None]
     if saved is not None:
-        members.append(_value_json("saved", encode_reply(saved), preview).decode())
+        members.insert(0, _value_json("saved", encode_reply(saved), preview).decode())
     return "".join(f",{member}" for member in members)
 
 
