@@ -33,7 +33,7 @@ function Bucket.next_start()
   return scheduled + (2 - Call.plan.burst) * Call.plan.token
 end
 
--- Return how many tasks may be taken now. If there is no token, callers are woken at the next one.
+-- Return the number of tasks that may be taken now. Without a token, waiters are woken when the next one comes.
 function Bucket.tokens()
   local plan = Call.plan
   if plan.token == 0 then return math.huge end

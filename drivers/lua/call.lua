@@ -44,6 +44,7 @@ Call.WORK = 4000000
 -- The longest ttl, ttr and delay.
 Call.LONGEST = 6307200000000000
 Call.TUBE_GONE = 'TUBEGONE there is no such tube'
+Call.SESSION_GONE = 'SESSIONGONE its lease has ended'
 -- The keys of a tube in addition to its meta hash.
 Call.PARTS = {
   'tasks', 'ready', 'taken', 'due', 'buried', 'back', 'offers', 'behind', 'lanes', 'rests', 'fill', 'crowded', 'keys',
@@ -153,7 +154,7 @@ function Call.begin(method, key, args)
   end
   local values = call('HMGET', key, token, args[3], unpack(names))
   if not values[1] then
-    return redis.error_reply(call('EXISTS', key) == 1 and 'SESSIONGONE its lease was over' or 'TUBEGONE there is no such tube')
+    return redis.error_reply(call('EXISTS', key) == 1 and Call.SESSION_GONE or Call.TUBE_GONE)
   end
   -- One field holds two values, since most tubes have neither: until when clients listen to events, and the version of
   -- the options if they were changed.

@@ -118,7 +118,7 @@ end
 
 -- Lanes --------------------------------------------------------------------------------------------------------------------
 
--- Read the record of a lane as a rate, and make it the current lane. nil: there is no record; false: it is not right.
+-- Read the record of a lane as a rate, and make it the current lane. Return nil without a record, and false if it is invalid.
 local function lane_of(name)
   local reads, rate = pcall(Lanes.read_limited, name)
   if not reads then return false end

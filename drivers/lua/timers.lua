@@ -154,7 +154,7 @@ function Timers.process_due()
   Call.now = present
   store_soonest(tonumber(paused or nil))
   if left <= 0 or cooldowns <= 0 or Call.is_spent() then return refuse('AGAIN call again') end
-  if ended > 0 and call('HEXISTS', M, Call.args[2]) == 0 then return refuse('SESSIONGONE its lease was over') end
+  if ended > 0 and call('HEXISTS', M, Call.args[2]) == 0 then return refuse(Call.SESSION_GONE) end
 end
 
 -- Process due events and nothing else.
