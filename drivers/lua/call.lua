@@ -103,9 +103,15 @@ function Call.scan(command, key, cursor, count, act)
   return cursor
 end
 
+-- Write the changed fields of the meta hash before the end of the call.
+function Call.write_changed()
+  if #Call.changed > 0 then call('HSET', Call.key, unpack(Call.changed)) end
+  Call.changed = NO_FIELDS
+end
+
 -- End a call before its work is done: the caller sends it again.
 function Call.stop_early()
-  if #Call.changed > 0 then call('HSET', Call.key, unpack(Call.changed)) end
+  Call.write_changed()
   return redis.error_reply('AGAIN call again')
 end
 
@@ -190,17 +196,17 @@ function Call.begin(method, key, args)
   -- A number below the last one belongs to a request that its own retry has overtaken. The field is NUMBER:REPLY, so
   -- fields sort by number. Ignore a value that no call has written.
   if last and last >= number and find(last, '^%d+:') then
-    if sub(last, 1, 16) ~= number then return redis.error_reply('LATE a later call was answered') end
+    if sub(last, 1, 16) ~= number then
+      Call.write_changed()
+      return redis.error_reply('LATE a later call was answered')
+    end
     Call.replayed = sub(last, 18)
   end
 end
 
 -- Something happens at `moment`: the next call after it processes it.
 function Call.note_due(moment)
-  if not Call.soonest or moment < Call.soonest then
-    Call.soonest = moment
-    call('HSET', Call.key, 'soonest', moment)
-  end
+  if not Call.soonest or moment < Call.soonest then Call.set('soonest', moment) end
 end
 
 -- End a call: wake waiting processes, and store the text for a repeated call with the counters (`stored` nil: the call
@@ -209,12 +215,12 @@ function Call.finish(stored)
   local values, args = Call.values, Call.args
   if values.gone then return end
   if Call.waiting or Call.filling or Call.loose or Call.plan.idle then require('waiting').flush() end
-  if not stored then return end
+  if not stored then return Call.write_changed() end
   if not values[2] then require('sessions').store_slot() end
   call('HSET', Call.key, args[3], args[4] .. ':' .. stored, unpack(Call.changed))
 end
 
--- Set a counter of the meta hash, which `finish` writes.
+-- Set a field of the meta hash that this call has read. The end of the call writes it.
 function Call.set(name, value)
   local counters = Call.changed
   Call[name] = value
@@ -229,6 +235,13 @@ function Call.set(name, value)
     end
   end
   counters[#counters + 1], counters[#counters + 2] = name, value
+end
+
+-- Increment a counter of the meta hash that this call has read, and return it.
+function Call.increment(name)
+  local value = (Call[name] or 0) + 1
+  Call.set(name, value)
+  return value
 end
 
 -- Return the fields of the call that runs, and restore them after another call inside it.

@@ -90,10 +90,7 @@ Engine.count = count
 local function set_due(task, due, had)
   if due then
     Pending.add(Call.keys.due, due, pack('>I6', task.id))
-    if not Call.soonest or due < Call.soonest then
-      Call.soonest = due
-      call('HSET', Call.key, 'soonest', due)
-    end
+    Call.note_due(due)
   elseif had then
     Pending.remove(Call.keys.due, pack('>I6', task.id))
   end
@@ -322,7 +319,7 @@ function Engine.put(args)
   local task = { id = id, value = flags .. created .. args[7], created = now, pri = pri and tonumber(pri), lane = lane }
   -- If the rank fails for this task, it must fail before the first write.
   if plan.rank then Ready.place(task) end
-  Call.changed = { 'next', id + 1 }
+  Call.set('next', id + 1)
   if counts then Lanes.add_counts({ [lane or 'nil'] = 1 }) end
   add(task, span and span ~= '' and now + span)
   if args[12] and args[12] ~= '' then Waiting.stop_waiting_for_room(args[13]) end

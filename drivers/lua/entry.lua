@@ -59,7 +59,8 @@ end
 -- the rarer fields most (attempts), key, key_ttl, reason, context, past. A taken task also has its owner, the number of a
 -- session, and the number of its take.
 function Entry.read(id, value)
-  local task = { id = id, value = value, state = 'r', attempts = 0, body = 9, take = 0, created = 0 }
+  -- The last two fields make the table large enough for the others, so that it does not grow.
+  local task = { id = id, value = value, state = 'r', attempts = 0, body = 9, take = 0, created = 0, lane = nil, owner = nil }
   -- A damaged task is too short: its reader reports it.
   if #value >= 8 then task.created = unpack_struct('>I7', value, 2) end
   local flags = byte(value, 1)

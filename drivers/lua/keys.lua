@@ -36,15 +36,15 @@ local function place_of(key)
   }
 end
 
--- Read what is known of many keys.
-function Keys.load(keys)
+-- Read what is known of many keys. `of_new`: also the tasks that have them, for new tasks.
+function Keys.load(keys, of_new)
   local fields = {}
   places = {}
   for n = 1, #keys do
     local place = place_of(keys[n])
     fields[n], places[keys[n]] = place.field, place
   end
-  Pending.load_fields(Call.keys.keys, keys)
+  if of_new then Pending.load_fields(Call.keys.keys, keys) end
   Pending.load_fields(Call.keys.known, fields)
 end
 
@@ -94,9 +94,7 @@ end
 
 -- Forget the key of a task that has ended, or remember it for key_ttl.
 function Keys.leave(task)
-  local keys = Call.keys.keys
-  if Pending.get(keys, task.key) ~= tostring(task.id) then return end
-  Pending.delete(keys, task.key)
+  Pending.delete(Call.keys.keys, task.key)
   if task.key_ttl then write_known(task.key, task.id, Call.now + task.key_ttl) end
 end
 

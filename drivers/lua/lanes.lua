@@ -187,12 +187,13 @@ local function add(task, first)
   local at = place(task)
   local K = Call.keys
   if lane.rate then
-    lane.key = lane.key or new_key()
     if lane.full or (first and precedes(first, at)) then
+      lane.key = lane.key or new_key()
       Pending.add(K.behind, 0, lane.key .. at)
       return
     end
     if lane.head then
+      lane.key = lane.key or new_key()
       Pending.remove(K.offers, lane.head)
       Pending.add(K.behind, 0, lane.key .. lane.head)
     end

@@ -5,8 +5,11 @@ local byte = string.byte
 local Lists = {}
 
 function Lists.run(command, key, words)
-  for first = 1, #words, 1000 do
-    call(command, key, unpack(words, first, math.min(first + 999, #words)))
+  local count = #words
+  if count == 0 then return end
+  if count <= 1000 then return call(command, key, unpack(words)) end
+  for first = 1, count, 1000 do
+    call(command, key, unpack(words, first, math.min(first + 999, count)))
   end
 end
 

@@ -23,18 +23,6 @@ local Many = {}
 -- The most tasks per call if they are moved one by one in a tube with limits: each costs ten times as much as usual.
 local MOST_LIMITED = 100
 
--- Store due times of many tasks: `dues` the moment and the id in 6 bytes of each.
-local function set_dues(dues)
-  Lists.run('ZADD', Call.keys.due, dues)
-  if Call.soonest and Call.soonest < (tonumber(Call.values[3]) or math.huge) then
-    call('HSET', Call.key, 'soonest', Call.soonest)
-  end
-end
-
-local function note_soonest(due)
-  if not Call.soonest or due < Call.soonest then Call.soonest = due end
-end
-
 -- Put --------------------------------------------------------------------------------------------------------------------
 
 -- Return the words of the tasks to put, and the index of the first: ARGV[12…], or the uploaded list ARGV[7] of ARGV[8]
@@ -125,7 +113,7 @@ local function put_together(words, at, size, id, created)
     local head = flags .. created .. (own and '' or words[before])
     local ids, stored, order, dues, lanes = unpack(plan.timed and byte(flags) % 2 == 1 and delayed or ready)
     local moment = due and format('%.0f', due)
-    if due then note_soonest(due) end
+    if due then Call.note_due(due) end
     task.pri = pri
     local first = #ids
     for n = first + 1, first + count do
@@ -151,13 +139,13 @@ local function put_together(words, at, size, id, created)
     local ids, stored, order, dues, lanes = unpack(ready)
     Lists.run('HSET', K.tasks, stored)
     Call.plan.index.append_all(is_list and ids or order, lanes)
-    if plan.timed then set_dues(dues) end
+    if plan.timed then Lists.run('ZADD', K.due, dues) end
   end
   if #delayed[1] > 0 then
     local ids, stored, _, dues = unpack(delayed)
     Lists.run('HSET', K.tasks, stored)
     call('HINCRBY', Call.key, 'delayed', #ids)
-    set_dues(dues)
+    Lists.run('ZADD', K.due, dues)
   end
 end
 
@@ -274,7 +262,7 @@ local function put_keyed(args, limit, remove)
   local created, first = pack('>I7', Call.now), Engine.next_id()
   local id = first + 0
   local lanes = plan.lane and Call.counts_lanes() and Room.lanes()
-  Keys.load(keys_of(words, at, size))
+  Keys.load(keys_of(words, at, size), true)
   -- Decide about each task before the first put.
   local all, needed, added, made, lane_made = {}, 0, 0, {}, {}
   while #all < size do
@@ -429,7 +417,7 @@ local function start_all(ids, values, leased)
       if due then
         dues[#dues + 1], dues[#dues + 2] = format('%.0f', due), pack('>I6', ids[n])
         due_times[n] = dues[#dues - 1]
-        note_soonest(due)
+        Call.note_due(due)
       else
         due_times[n] = '-1'
         if task.ttl or task.ttr then undue[#undue + 1] = pack('>I6', ids[n]) end
@@ -440,7 +428,7 @@ local function start_all(ids, values, leased)
   Lists.run('ZADD', Call.keys.taken, scores)
   if plan.timed then
     Lists.run('ZREM', Call.keys.due, undue)
-    set_dues(dues)
+    Lists.run('ZADD', Call.keys.due, dues)
   end
   if plan.token > 0 then Bucket.start(#ids) end
   Engine.count({ 'take' }, #ids)
@@ -494,18 +482,10 @@ local function take_each(limit, room, span, leased, most)
   return tasks, false
 end
 
--- Take the first tasks, up to `limit`, until their data have `room` bytes. `leased`: their ttr does not run. `bare`: the
--- values are not needed. Return tasks; or nil and their ids, attempts, due times and values; and true if there are more,
--- but they were not found yet.
-function Many.take_some(limit, room, leased, bare)
-  if Call.pacing then
-    local tasks, stuck = Pending.run(take_each, limit, room, nil, leased, MOST_LIMITED)
-    return tasks, nil, nil, nil, nil, stuck
-  end
+-- Take popped tasks; the arguments and results are those of `take_some`.
+local function take_popped(ids, popped, stuck, room, leased, bare)
   -- Released tasks are in ':back', not in the list: without strays no task was taken before.
   local untaken = Call.plan.order == 'list' and (Call.loose or 0) + 0 == 0
-  local ids, stuck, popped = Call.plan.index.pop_some(limit)
-  if #ids == 0 then return {}, nil, nil, nil, nil, stuck end
   if bare and room < math.huge then
     local size = 0
     for n = 1, #ids do
@@ -527,13 +507,43 @@ function Many.take_some(limit, room, leased, bare)
     return nil, ids, attempts, due_times, values, stuck
   end
   local tasks = {}
-  for n = 1, #ids do
-    local task = Entry.read(ids[n], values[n])
+  for n = 1, #ids do tasks[n] = Entry.read(ids[n], values[n]) end
+  for _, task in ipairs(tasks) do
     task.owner = Call.session
     Engine.move(task, 'take', not leased and task.ttr and Call.now + task.ttr or nil)
-    tasks[n] = task
   end
   return tasks, nil, nil, nil, nil, stuck
+end
+
+-- Return popped tasks to their places, except for damaged ones.
+local function unpop_readable(ids, popped)
+  local readable, places = {}, {}
+  for n = 1, #ids do
+    local value = call('HGET', Call.keys.tasks, ids[n])
+    if value and pcall(Entry.read, ids[n], value) then
+      readable[#readable + 1] = ids[n]
+      places[2 * #readable - 1] = popped and popped[2 * n - 1]
+    end
+  end
+  Call.plan.index.unpop(readable, 1, places)
+end
+
+-- Take the first tasks, up to `limit`, until their data have `room` bytes. `leased`: their ttr does not run. `bare`: the
+-- values are not needed. Return tasks; or nil and their ids, attempts, due times and values; and true if there are more,
+-- but they were not found yet.
+function Many.take_some(limit, room, leased, bare)
+  if Call.pacing then
+    local tasks, stuck = Pending.run(take_each, limit, room, nil, leased, MOST_LIMITED)
+    return tasks, nil, nil, nil, nil, stuck
+  end
+  local ids, stuck, popped = Call.plan.index.pop_some(limit)
+  if #ids == 0 then return {}, nil, nil, nil, nil, stuck end
+  local is_done, tasks, taken, attempts, due_times, values, given = pcall(take_popped, ids, popped, stuck, room, leased, bare)
+  if not is_done then
+    unpop_readable(ids, popped)
+    error(tasks, 0)
+  end
+  return tasks, taken, attempts, due_times, values, given
 end
 
 -- Return the tasks that a repeated call has taken and its caller still holds, for its reply; nil: there are none.

@@ -9,15 +9,16 @@ local call = redis.call
 
 -- `bytes`: what a call has read and written of hashes so far.
 local Pending = { bytes = 0 }
--- Inside of `run`, by key, nil outside: `known` says what is known of its fields or members (false: gone), `changed` which
--- were changed, `kind` HSET or ZADD; `popped` are the first members of a sorted set, which were popped ahead; `gone` all
--- that were popped, with their scores, and `last` the one that the caller got last.
+-- Inside of `run`, by key, nil outside: `known` says what is known of its fields or members (false: gone), `changed` lists
+-- those that were changed, some of them several times, `count` is its length, `kind` HSET or ZADD; `popped` are the first
+-- members of a sorted set, which were popped ahead; `gone` all that were popped, with their scores, and `last` the one that
+-- the caller got last.
 local keys
 
 local function entry_of(key)
   local entry = keys[key]
   if not entry then
-    entry = { known = {}, changed = {}, kind = false, popped = false, gone = {}, last = false }
+    entry = { known = {}, changed = {}, count = 0, kind = false, popped = false, gone = {}, last = false }
     keys[key] = entry
   end
   return entry
@@ -25,7 +26,8 @@ end
 
 local function note(kind, key, name, value)
   local entry = keys[key] or entry_of(key)
-  entry.known[name], entry.changed[name], entry.kind = value, true, kind
+  local count = entry.count + 1
+  entry.known[name], entry.changed[count], entry.count, entry.kind = value, name, count, kind
 end
 
 -- Return the value of a field, or false.
@@ -118,7 +120,8 @@ function Pending.pop(key, ahead)
     return Pending.pop(key, ahead)
   end
   local first, score, is_added = list[list.at], tonumber(list[list.at + 1]), false
-  for member in pairs(entry.changed) do
+  for n = 1, entry.count do
+    local member = entry.changed[n]
     local other = known[member]
     if other and (not first or other + 0 < score or (other + 0 == score and Lists.precedes(member, first))) then
       first, score, is_added = member, other + 0, true
@@ -143,25 +146,28 @@ end
 -- Send the noted commands of a key.
 function Pending.send(key)
   local entry = keys and keys[key]
-  if not entry then return end
-  local words, gone, known, list = {}, {}, entry.known, entry.popped
+  if not entry or not (entry.kind or entry.popped) then return end
+  local words, size, gone, known, list = {}, 0, {}, entry.known, entry.popped
   local is_hash = entry.kind == 'HSET'
-  for name in pairs(entry.changed) do
+  for n = 1, entry.count do
+    local name = entry.changed[n]
     local value = known[name]
     if not value then
       gone[#gone + 1] = name
-    elseif is_hash then
-      words[#words + 1], words[#words + 2] = name, value
     else
-      words[#words + 1], words[#words + 2] = value, name
+      if is_hash then words[size + 1], words[size + 2] = name, value else words[size + 1], words[size + 2] = value, name end
+      size = size + 2
     end
   end
   if list then
     for n = list.at, #list, 2 do
-      if known[list[n]] == nil then words[#words + 1], words[#words + 2] = list[n + 1], list[n] end
+      if known[list[n]] == nil then
+        words[size + 1], words[size + 2] = list[n + 1], list[n]
+        size = size + 2
+      end
     end
   end
-  entry.changed, entry.popped = {}, false
+  entry.changed, entry.count, entry.popped = {}, 0, false
   Lists.run(is_hash and 'HDEL' or 'ZREM', key, gone)
   Lists.run(is_hash and 'HSET' or 'ZADD', key, words)
 end
@@ -169,8 +175,8 @@ end
 -- True if a member of a sorted set that begins with this text was changed.
 function Pending.touches(key, beginning)
   local entry = keys and keys[key]
-  for member in pairs(entry and entry.changed or {}) do
-    if string.sub(member, 1, #beginning) == beginning then return true end
+  for n = 1, entry and entry.count or 0 do
+    if string.sub(entry.changed[n], 1, #beginning) == beginning then return true end
   end
   return false
 end

@@ -13,13 +13,14 @@ local sub = string.sub
 
 local RateLimits = {}
 
--- The fields of a record, in order. `capacity` is only there in tubes that count the tasks of their lanes.
+-- The fields of a record, in order. A lane without limits of its own that is not blocked has only the first 13.
+-- `capacity` is only there in tubes that count the tasks of their lanes.
 local FIELDS = {
-  'key', 'taken', 'head', 'cooldown', 'noted', 'interval', 'most', 'blocked',
+  'key', 'taken', 'head', 'cooldown', 'noted',
   'at', 'id', 'attempts', 'turn', 'at_before', 'id_before', 'attempts_before', 'turn_before',
-  'from', 'reason', 'burst', 'free', 'capacity',
+  'interval', 'most', 'blocked', 'from', 'reason', 'burst', 'free', 'capacity',
 }
-RateLimits.FIELDS = FIELDS
+RateLimits.FIELDS, RateLimits.FEW = FIELDS, 13
 -- The stored options of a tube without limits.
 RateLimits.NONE = '0 0 1 0 0'
 
@@ -54,26 +55,35 @@ end
 -- Return the rate in a record with byte 255. Here and in `encode` a loop over the fields would take three times as long.
 function RateLimits.decode(record)
   RateLimits.of_tube()
-  local key, taken, head, cooldown, noted, interval, most, blocked, at, id, attempts, turn, at_before, id_before,
-    attempts_before, turn_before, from, reason, burst, free, capacity = cmsgpack.unpack(sub(record, 2))
+  local key, taken, head, cooldown, noted, at, id, attempts, turn, at_before, id_before, attempts_before, turn_before,
+    interval, most, blocked, from, reason, burst, free, capacity = cmsgpack.unpack(sub(record, 2))
   return {
-    key = key, taken = taken, head = head, cooldown = cooldown, noted = noted, interval = interval, most = most,
-    blocked = blocked, at = at, id = id, attempts = attempts, turn = turn, at_before = at_before, id_before = id_before,
-    attempts_before = attempts_before, turn_before = turn_before, from = from, reason = reason, burst = burst, free = free,
-    capacity = capacity or -1,
+    key = key, taken = taken, head = head, cooldown = cooldown, noted = noted,
+    at = at, id = id, attempts = attempts, turn = turn, at_before = at_before, id_before = id_before,
+    attempts_before = attempts_before, turn_before = turn_before,
+    interval = interval or -1, most = most or 0, blocked = blocked or 0, from = from or -1, reason = reason or '',
+    burst = burst or 0, free = free or 0, capacity = capacity or -1,
   }
 end
 
-function RateLimits.encode(rate)
-  return '\255' .. cmsgpack.pack(
-    rate.key, rate.taken, rate.head, rate.cooldown, rate.noted, rate.interval, rate.most, rate.blocked, rate.at, rate.id,
-    rate.attempts, rate.turn, rate.at_before, rate.id_before, rate.attempts_before, rate.turn_before, rate.from, rate.reason,
-    rate.burst, rate.free, Call.counts_lanes() and rate.capacity or nil)
+-- True if a lane has no limit of its own.
+local function is_default(rate)
+  return rate.interval < 0 and rate.most == 0 and rate.from < 0 and rate.burst == 0 and rate.capacity < 0
 end
 
--- True if a lane has no limit of its own.
-function RateLimits.is_default(rate)
-  return rate.interval < 0 and rate.most == 0 and rate.from < 0 and rate.burst == 0 and rate.capacity < 0
+RateLimits.is_default = is_default
+
+function RateLimits.encode(rate)
+  if is_default(rate) and rate.blocked == 0 and rate.free == 0 and rate.reason == '' then
+    return '\255' .. cmsgpack.pack(
+      rate.key, rate.taken, rate.head, rate.cooldown, rate.noted,
+      rate.at, rate.id, rate.attempts, rate.turn, rate.at_before, rate.id_before, rate.attempts_before, rate.turn_before)
+  end
+  return '\255' .. cmsgpack.pack(
+    rate.key, rate.taken, rate.head, rate.cooldown, rate.noted,
+    rate.at, rate.id, rate.attempts, rate.turn, rate.at_before, rate.id_before, rate.attempts_before, rate.turn_before,
+    rate.interval, rate.most, rate.blocked, rate.from, rate.reason, rate.burst, rate.free,
+    Call.counts_lanes() and rate.capacity or nil)
 end
 
 -- True if no task of the lane may start.
@@ -98,7 +108,7 @@ end
 
 -- Give the lane the last turn in the round.
 function RateLimits.give_turn(rate)
-  if limits.rounds then rate.turn, rate.noted = Pending.increment(Call.key, 'rounds', 1), 1 end
+  if limits.rounds then rate.turn, rate.noted = Call.increment('rounds'), 1 end
 end
 
 -- Note that a task of the lane has started.

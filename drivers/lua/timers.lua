@@ -79,39 +79,43 @@ local function end_cooldowns(present, until_then, left)
   return left
 end
 
--- Return the soonest due event of the tube, and store it. `pause`: the end of a pause, or nil.
-local function store_soonest(pause)
-  local K, now = Call.keys, Call.now
-  -- Ignore kinds of due times that this tube does not process: they would be due for ever.
-  local soonest = math.huge
-  local function note(moment)
-    soonest = math.min(soonest, tonumber(moment) or math.huge)
-  end
-  if Call.plan.timed then note(call('ZRANGE', K.due, 0, 0, 'WITHSCORES')[2]) end
-  note(call('ZRANGE', K.leases, 0, 0, 'WITHSCORES')[2])
+-- Return the first member of a sorted set of moments and its moment; false and huge: the set is empty.
+local function first_of(key)
+  local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  return first[1] or false, tonumber(first[2] or math.huge)
+end
+
+-- Set the soonest due event of the tube: `soonest`, or the end of `pause` (nil: none), of a cooldown or of a token's
+-- interval.
+local function set_soonest(soonest, pause)
+  local now = Call.now
   if pause and pause <= now then
     call('HDEL', Call.key, 'paused')
     Call.paused = false
   elseif pause and pause < 1e18 then
-    note(pause)
+    soonest = math.min(soonest, pause)
   end
-  if Call.pacing then note(call('ZRANGE', K.rests, 0, 0, 'WITHSCORES')[2]) end
+  if Call.pacing then
+    local _, cooldown = first_of(Call.keys.rests)
+    soonest = math.min(soonest, cooldown)
+  end
   if Call.plan.token > 0 and Call.waiting then
     local token = Bucket.next_start()
-    if token > now then note(token) end
+    if token > now then soonest = math.min(soonest, token) end
   end
   if soonest < math.huge then
-    call('HSET', Call.key, 'soonest', soonest)
+    Call.set('soonest', soonest)
   else
     call('HDEL', Call.key, 'soonest')
-    soonest = false
+    Call.soonest = false
   end
-  Call.soonest, Call.values[3] = soonest, soonest
+  Call.values[3] = Call.soonest
 end
 
 -- End the call before its method, after waking processes.
 local function refuse(why)
   require('waiting').flush()
+  Call.write_changed()
   return redis.error_reply(why)
 end
 
@@ -123,36 +127,37 @@ function Timers.process_due()
   if damaged then return redis.error_reply('DAMAGED a script was refused halfway') end
   if Timers.process_part(repace, recount) then return refuse('AGAIN call again') end
   Call.now = 0
-  local leases, ended = call('ZRANGEBYSCORE', K.leases, '-inf', present, 'WITHSCORES', 'LIMIT', 0, left), 0
+  -- In a tube without times ':due' may have entries, which must not be due for ever.
+  local ended, member, due = 0, false, math.huge
+  local token, lease = first_of(K.leases)
   if plan.timed and not plan.ends_taken then
     -- A task whose ttl expired while it was taken is due only since its release.
     Call.now = math.min(tonumber(late or 0), present)
   end
   while left > 0 and not Call.is_spent() do
-    local first = plan.timed and call('ZRANGEBYSCORE', K.due, '-inf', present, 'WITHSCORES', 'LIMIT', 0, 1) or {}
-    local token, lease = leases[2 * ended + 1], leases[2 * ended + 2]
-    local ends_lease = token and (not first[1] or lease + 0 < first[2] + 0)
-    local moment = ends_lease and lease + 0 or tonumber(first[2] or nil)
-    if not moment then break end
+    if plan.timed then member, due = first_of(K.due) end
+    local moment = math.min(due, lease)
+    if moment > present then break end
     if Call.pacing then
       cooldowns = end_cooldowns(present, moment, cooldowns)
       if cooldowns <= 0 then break end
     end
     Call.now = math.max(Call.now, moment)
-    if ends_lease then
+    if lease < due then
       left = left - Sessions.release(token, left) - 1
       if left >= 0 then
         if Sessions.remove(token) then ended = ended + 1 else left = 0 end
+        token, lease = first_of(K.leases)
       end
     else
       left = left - 1
-      call('ZREM', K.due, first[1])
-      Engine.time_out(unpack_struct('>I6', first[1]), tonumber(first[2]))
+      call('ZREM', K.due, member)
+      Engine.time_out(unpack_struct('>I6', member), due)
     end
   end
   if Call.pacing and left > 0 then cooldowns = end_cooldowns(present, present, cooldowns) end
   Call.now = present
-  store_soonest(tonumber(paused or nil))
+  set_soonest(math.min(due, lease), tonumber(paused or nil))
   if left <= 0 or cooldowns <= 0 or Call.is_spent() then return refuse('AGAIN call again') end
   if ended > 0 and call('HEXISTS', M, Call.args[2]) == 0 then return refuse(Call.SESSION_GONE) end
 end

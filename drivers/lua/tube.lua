@@ -15,8 +15,7 @@ local Tube = {}
 local function start_parts(field)
   call('HSET', Call.key, field, 0)
   if require('timers').process_part(unpack(call('HMGET', Call.key, 'repace', 'recount'))) then
-    Call.soonest = 0
-    call('HSET', Call.key, 'soonest', 0)
+    Call.set('soonest', 0)
   end
 end
 

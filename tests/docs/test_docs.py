@@ -147,7 +147,7 @@ def test_field_table_lists_all_fields_of_meta_hash(server: LocalServer) -> None:
         )
         tube.on_task_change(lambda task, event: None)
         for number in range(4):
-            lane: dict[str, Any] = {"lane": str(number)}
+            lane: dict[str, Any] = {"lane": str(number // 2)}
             tube.put(number, ttl=60, delay=number // 3, **lane)
         putting = pool.submit(tube.put, 4, timeout=9)
         while not client.hexists("tubes:{all}", "filling"):

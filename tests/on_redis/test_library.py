@@ -136,10 +136,16 @@ def test_tubes_of_one_name_in_two_databases_keep_their_drivers(valkey: LocalServ
             queue.tube("t").drop(force=True)
 
 
-def test_damaged_task_leaves_the_others_of_its_batch(url: str, valkey: LocalServer) -> None:
+@pytest.mark.parametrize(
+    ("driver", "options"), [("utubettl", {"max_in_flight": 2}), ("utubettl", {}), ("fifottl", {}), ("limfifottl", {})]
+)
+def test_damaged_task_leaves_the_others_of_its_batch(
+    url: str, valkey: LocalServer, driver: str, options: dict[str, Any]
+) -> None:
     with tubes.connect(url) as queue, valkey.client() as client:
-        tube = queue.create_tube("t", "utubettl", max_in_flight=2)
-        ids = [task.id for task in tube.put_many(tubes.Item(n, utube=f"{n}") for n in range(9))]
+        tube = queue.create_tube("t", driver, **options)
+        items = [tubes.Item(n, utube=f"{n}") if driver == "utubettl" else tubes.Item(n) for n in range(9)]
+        ids = [task.id for task in tube.put_many(items)]
         client.hset(f"{port_of(tube).shared.key}:tasks", str(ids[4]), b"\xff")
         with pytest.raises(tubes.Unreadable):
             tube.take_many(9, timeout=0)

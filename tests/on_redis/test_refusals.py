@@ -228,10 +228,10 @@ def test_call_is_refused_when_processing_due_tasks_is(restrict: Callable[..., st
         tube = queue.create_tube("t", "fifottl")
         tube.put("late", delay=5)
         clock.advance(5)
-        restrict("zrangebyscore")
+        restrict("zrange")
         for _ in range(2):
             # Redis 7.0 does not name the command.
-            with pytest.raises(tubes.ServerRefused, match=r"(?i)ZRANGEBYSCORE|can't run this command"):
+            with pytest.raises(tubes.ServerRefused, match=r"(?i)ZRANGE|can't run this command"):
                 tube.put("refused")
         restrict()
         assert tube.put("done").id == 1
@@ -245,7 +245,7 @@ def test_async_call_is_refused_when_processing_due_tasks_is(restrict: Callable[.
             tube = await queue.create_tube("t", "fifottl")
             await tube.put("late", delay=5)
             clock.advance(5)
-            restrict("zrangebyscore")
+            restrict("zrange")
             refused = await asyncio.gather(*(tube.put("refused") for _ in range(3)), return_exceptions=True)
             assert {type(error) for error in refused} == {tubes.ServerRefused}
             restrict()
