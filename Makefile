@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # The extras that the tests import. `make check` and `make docs` add theirs below.
-TEST := test examples bench msgpack schedule reload conformance test-server hiredis spark java cli http push prometheus otel scrapy crawlee
+TEST := test examples bench msgpack schedule reload test-server hiredis spark java cli http push prometheus otel scrapy crawlee
 
 PAGES = README.md CHANGELOG.md CONTRIBUTING.md drivers/README.md $(wildcard benchmarks/*/README.md) $(shell find docs -name "*.md")
 
@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .venv/pipeline: EXTRAS := examples test-server spark java
 .venv/test: EXTRAS := $(TEST)
 .venv/check: EXTRAS := $(TEST) docs check
-.venv/docs: EXTRAS := docs conformance prometheus otel
+.venv/docs: EXTRAS := docs prometheus otel
 
 # Each file marks a set of installed extras. A change of pyproject.toml installs it again. pip compiles no modules, since
 # Python compiles those that are imported.

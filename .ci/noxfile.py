@@ -44,6 +44,13 @@ def spark(session: nox.Session, pyspark: str) -> None:
     if session.posargs:
         session.skip("only the tests after -- are requested")
     session.chdir(ROOT)
-    session.install("--editable", ".[conformance,hiredis,java,test-server]", "pyarrow>=18", f"pyspark=={pyspark}.*")
+    session.install(
+        "--editable",
+        ".[cli,hiredis,java,test-server]",
+        "pytest>=9",
+        "pytest-timeout>=2.3",
+        "pyarrow>=18",
+        f"pyspark=={pyspark}.*",
+    )
     # Old versions do not close their sockets.
     session.run("python", "-m", "pytest", "-W", "ignore::ResourceWarning", "tests/spark/test_session_versions.py")

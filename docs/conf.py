@@ -43,7 +43,7 @@ nitpick_ignore_regex = [
         r"(abc|aiohttp|asyncio|collections|concurrent|contextlib|datetime|opentelemetry|prometheus_client|pytest|redis)\..*"
         r"|(types|typing_extensions|uuid|yarl)\..*"
         r"|Future|Seconds|Mapping\[str|([\w.]+\.)?[A-Z](_co)?"  # Type variables.
-        r"|tubes\.(backend\.(alarms|interface|selecting)|conformance\.bench|worker\.running)\.\w+"  # Internal types.
+        r"|tubes\.(backend\.(alarms|interface|selecting)|worker\.running)\.\w+"  # Internal types.
         r"|(Async)?Port|Filters",
     ),
 ]

@@ -14,8 +14,8 @@ import pytest
 import typer.testing
 
 import tubes
-from tubes.conformance.bench import skip_reason
-from tubes.conformance.faces import AioFace, Face, SyncFace
+from tests.contract.bench import skip_reason
+from tests.contract.faces import AioFace, Face, SyncFace
 from tubes.drivers.registry import BUILT_IN
 from tubes.testing import LocalServer
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks.scale.figures import Figures, Subject, measure_interleaved
 from benchmarks.scale.places import Place
-from tubes.conformance.bench import eventually
+from tests.contract.bench import eventually
 
 _METHOD: Final = "put to ack"
 #: Seconds for a consumer to start waiting again after its ack.

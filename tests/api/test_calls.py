@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
+from tests.contract.faces import Face
 from tubes import CallFailed, CallTimeout, ConnectionLost, InvalidOption, QueueClosed, ServerFull, TubeFull
 from tubes.calls import send_reply_async
-from tubes.conformance.bench import eventually
-from tubes.conformance.faces import Face
 from tubes.drivers.options import InternalContext
 from tubes.testing import LocalServer
 from tubes.worker import Bury, Retry, Worker, finishing

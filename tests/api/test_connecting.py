@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 
 import tubes
+from tests.contract.faces import Face
 from tubes import InvalidOption
-from tubes.conformance.faces import Face
 
 
 def test_connect_without_url_uses_the_environment(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,21 +10,20 @@ import subprocess
 import sys
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.contract import AioFace, Bench, Contract, Face, SyncFace
+from tests.contract.capacity import Capacity
+from tests.contract.lanes import Lanes
+from tests.contract.order import Order
+from tests.contract.updates import Updates
 from tests.support.parts import RULES, TENANTS, OfCodec, OfOrder, OfRank, RareRules, rules_of
 from tubes import Driver, DriverNotFound, TaskNotFound
-from tubes.conformance import AioFace, Bench, Contract, Face, SyncFace
-from tubes.conformance.capacity import Capacity
-from tubes.conformance.lanes import Lanes
-from tubes.conformance.order import Order
-from tubes.conformance.updates import Updates
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tubes.drivers import Ranked
     from tubes.testing import ManualClock
 
@@ -214,16 +213,28 @@ class TestBenchHelpers(Bench):
 PYTEST = ("-m", "pytest", "--assert=plain", "-p", "no:cacheprovider")
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest as the README of the drivers says: from a checkout."""
+    command, checkout = [sys.executable, *PYTEST, *arguments], Path(__file__).parents[2]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_contract_runs_for_a_driver_from_outside(tmp_path: Path) -> None:
+    mine = tmp_path / "test_mine.py"
+    mine.write_text(
+        "from tests.contract import Contract\nfrom tubes import Driver\n"
+        "class TestLifo(Contract):\n    driver = Driver('lifo', order='-id')\n"
+    )
+    ended = run("-k", "data_comes_back", str(mine))
+    assert ended.returncode == 0, ended.stdout
+    assert "passed" in ended.stdout
 
 
 @pytest.mark.full
 def test_skip_message_names_the_option_the_driver_lacks(tmp_path: Path) -> None:
     mine = tmp_path / "test_mine.py"
-    mine.write_text("from tubes.conformance import Contract\nclass TestMine(Contract):\n    driver = 'fifo'\n")
-    output = run(tmp_path, *PYTEST, "-rs", "-k", "delay_of_0 or knows_its_lane", str(mine)).stdout
+    mine.write_text("from tests.contract import Contract\nclass TestMine(Contract):\n    driver = 'fifo'\n")
+    output = run("-rs", "-k", "delay_of_0 or knows_its_lane", str(mine)).stdout
     assert "driver 'fifo' has no delay" in output
     assert "driver 'fifo' has no lane" in output
 
@@ -231,8 +242,8 @@ def test_skip_message_names_the_option_the_driver_lacks(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_a_contract_without_a_driver_is_refused(tmp_path: Path) -> None:
     mine = tmp_path / "test_mine.py"
-    mine.write_text("from tubes.conformance import Contract\nclass TestMine(Contract):\n    drivers = 'fifo'\n")
-    ended = run(tmp_path, *PYTEST, "-k", "data_comes_back", str(mine))
+    mine.write_text("from tests.contract import Contract\nclass TestMine(Contract):\n    drivers = 'fifo'\n")
+    ended = run("-k", "data_comes_back", str(mine))
     assert ended.returncode == 1
     assert "TestMine names no driver: set `driver = ...` in the class" in ended.stdout
     assert "passed" not in ended.stdout

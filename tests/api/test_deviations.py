@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.contract.faces import Face
 from tubes import InvalidOption, OptionNotSupported, QueueClosed, TaskNotFound, TaskNotTaken, TubeExists
-from tubes.conformance.faces import Face
 from tubes.testing import ManualClock
 
 DRIVERS = ("fifo", "fifottl", "limfifottl", "utube", "utubettl")

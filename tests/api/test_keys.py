@@ -6,8 +6,8 @@ import tracemalloc
 from typing import Any
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.internals import port_of
-from tubes.conformance.bench import eventually
 from tubes.drivers.keys import Keys, quick_digest, stable_digest
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.testing import LocalServer, ManualClock

@@ -11,7 +11,7 @@ import pytest
 
 import tubes
 import tubes.aio
-from tubes.conformance.faces import Face
+from tests.contract.faces import Face
 
 
 def test_a_listener_may_use_the_queue(queue: tubes.Queue) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 import tubes
-from tubes.conformance.faces import Face
+from tests.contract.faces import Face
 from tubes.drivers.invariants import check_engine
 from tubes.memory.store import MemoryStore
 

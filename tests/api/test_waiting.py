@@ -18,12 +18,12 @@ import pytest
 
 import tubes
 import tubes.aio
+from tests.contract.bench import eventually
+from tests.contract.faces import Face, SyncFace
 from tests.support.cancelling import cancel_some
 from tests.support.internals import port_of
 from tubes.backend.alarms import Alarm
 from tubes.backend.clock import SystemClock
-from tubes.conformance.bench import eventually
-from tubes.conformance.faces import Face, SyncFace
 from tubes.drivers import Ranked
 
 

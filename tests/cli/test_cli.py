@@ -21,12 +21,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.rights import users_of
 from tubes.cli.app import app
 from tubes.cli.exits import Exit
 from tubes.cli.show import span
 from tubes.cli.streams import printable
-from tubes.conformance.bench import eventually
 from tubes.sync import Selection
 from tubes.worker import Worker
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.processes import python
 from tubes.cli import supervisor as supervising
 from tubes.cli.exits import Exit
-from tubes.conformance.bench import eventually
 from tubes.drivers.backoff import Backoff
 
 pytestmark = pytest.mark.full

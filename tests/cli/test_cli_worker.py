@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tubes.cli.exits import Exit
-from tubes.conformance.bench import eventually
 
 PROGRAM = """
 import os

@@ -22,9 +22,9 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from tests.contract.bench import eventually
 from tests.support.processes import ROOT
 from tests.support.served import Served
-from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 
 #: The folder in which `.ci/browser.py` installs a browser.

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, Route, expect
 
+from tests.contract.bench import eventually
 from tests.dashboard.conftest import Dashboard
 from tests.support.served import Served, add_stray_key
-from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 
 

@@ -15,9 +15,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Dialog, Request, expect
 
 import tubes
+from tests.contract.bench import eventually
 from tests.dashboard.conftest import Dashboard
 from tests.support.served import Served
-from tubes.conformance.bench import eventually
 from tubes.serve import Grant, Tokens
 from tubes.testing import LocalServer
 from tubes.values.worker_info import HandlerInfo, HeldTask, ScheduleInfo, WorkerInfo

@@ -31,7 +31,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 GROUPS = [group.typer_instance.info.name for group in app.registered_groups if group.typer_instance]
 COMMANDS = {str(name) for name in (*GROUPS, *(command.name for command in app.registered_commands))}
-MODULES = ("tubes", "tubes.conformance", "tubes.push", "tubes.testing", "tubes.worker")
+MODULES = ("tubes", "tubes.push", "tubes.testing", "tubes.worker")
 #: Shell commands: in indented blocks, in `console` blocks after the prompt, between backticks.
 TYPED = r"(?:^ {4}|^ {4}.*\* |^\$ |`|\$\()"
 

@@ -7,12 +7,12 @@ from uuid import uuid4
 
 import pytest
 
+from tests.contract import AioFace, Contract, Face, SyncFace
+from tests.contract.batches import Batches
+from tests.contract.bench import Bench
+from tests.contract.waiting import Waiting
 from tests.support.parts import RareRules
 from tubes import Driver
-from tubes.conformance import AioFace, Contract, Face, SyncFace
-from tubes.conformance.batches import Batches
-from tubes.conformance.bench import Bench
-from tubes.conformance.waiting import Waiting
 
 if TYPE_CHECKING:
     from pathlib import Path

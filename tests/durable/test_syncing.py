@@ -13,9 +13,9 @@ import pytest
 
 import tubes
 import tubes.aio
+from tests.contract.bench import eventually
 from tests.support.internals import port_of
 from tubes.backend.interface import AsyncPort
-from tubes.conformance.bench import eventually
 from tubes.durable.port import METHODS
 from tubes.errors import InvalidOption, StoreFailed
 

@@ -8,12 +8,12 @@ from uuid import uuid4
 import pytest
 
 import tubes
+from tests.contract import SyncFace
 from tests.golden.deviations import BY_QUIRK, USUAL
 from tests.golden.replay import Replay
 from tests.golden.traces import GROUPS
 from tests.support.internals import port_of
 from tests.unit.test_model import DRIVERS, run_with_model
-from tubes.conformance import SyncFace
 from tubes.drivers.invariants import check_engine
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.ledger import Ledger
 from tests.support.processes import python
 from tests.support.proxy import Proxy
 from tests.support.worker import Worker
 from tubes import ServerFull, TubeFull
-from tubes.conformance.bench import eventually
 from tubes.redis.port import batch
 from tubes.redis.transport.wire import Wire
 from tubes.testing import LocalServer

@@ -15,15 +15,15 @@ from uuid import uuid4
 import pytest
 
 import tubes
+from tests.contract.bench import PATIENCE, eventually
 from tubes import TaskCancelled, TaskNotFound, TaskNotTaken
-from tubes.conformance.bench import PATIENCE, eventually
 from tubes.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tubes.conformance.faces import Face
+    from tests.contract.faces import Face
     from tubes.testing import LocalServer
 
 

@@ -10,9 +10,9 @@ import pytest
 from typing_extensions import override
 
 import tubes
+from tests.contract.bench import eventually
 from tubes import SystemClock
 from tubes.backend.alarms import Alarm, AlarmThread
-from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
     from tubes import Task

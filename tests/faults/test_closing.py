@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tubes import QueueClosed
-from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

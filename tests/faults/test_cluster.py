@@ -12,21 +12,21 @@ import redis
 from typer.testing import CliRunner
 
 import tubes
+from tests.contract.bench import eventually
+from tests.contract.faces import AioFace, SyncFace
+from tests.contract.failures import Failures
+from tests.contract.keys import UniqueKeys
+from tests.contract.lanes import Lanes
+from tests.contract.looking import Looking
+from tests.contract.ownership import Ownership
+from tests.contract.queues import Queues
+from tests.contract.sessions import Sessions
+from tests.contract.updates import Updates
 from tests.faults.test_servers import load
 from tests.support.cluster import Cluster
 from tests.support.internals import port_of
 from tests.support.on_server import OnServer
 from tubes.cli.app import app
-from tubes.conformance.bench import eventually
-from tubes.conformance.faces import AioFace, SyncFace
-from tubes.conformance.failures import Failures
-from tubes.conformance.keys import UniqueKeys
-from tubes.conformance.lanes import Lanes
-from tubes.conformance.looking import Looking
-from tubes.conformance.ownership import Ownership
-from tubes.conformance.queues import Queues
-from tubes.conformance.sessions import Sessions
-from tubes.conformance.updates import Updates
 from tubes.redis.library import text
 from tubes.spark.server.bulk_read import BulkReader
 from tubes.spark.server.bulk_write import Writer

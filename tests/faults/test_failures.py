@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support import indexes
 from tests.support.internals import port_of
 from tests.support.proxy import Proxy
 from tests.support.worker import Worker
 from tubes import Driver, DuplicateKey, ServerFull, ServerRefused, TaskNotFound, TaskNotTaken, TubesError
-from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

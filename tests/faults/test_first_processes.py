@@ -15,9 +15,9 @@ from typing import Final
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.processes import python
 from tubes.cli.exits import Exit
-from tubes.conformance.bench import eventually
 
 pytestmark = pytest.mark.full
 

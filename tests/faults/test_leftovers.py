@@ -12,9 +12,9 @@ import pytest
 import redis
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.internals import port_of
 from tests.support.worker import Worker
-from tubes.conformance.bench import eventually
 from tubes.redis.options_version import OptionsVersion
 from tubes.testing import ManualClock
 

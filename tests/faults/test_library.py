@@ -10,10 +10,10 @@ from uuid import uuid4
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.faults.test_servers import load
 from tests.support.internals import port_of
 from tests.support.proxy import Proxy
-from tubes.conformance.bench import eventually
 from tubes.redis.library import text
 from tubes.testing import LocalServer
 

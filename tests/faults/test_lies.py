@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.internals import port_of
 from tests.support.proxy import Proxy
 from tests.support.servers import SocketServer, unix_listener
 from tubes import ConnectionLost, Task
-from tubes.conformance.bench import eventually
 from tubes.redis.transport import attempt, server, wire
 from tubes.redis.transport.wire import hiredis
 from tubes.spark.server.bulk_read import BulkReader

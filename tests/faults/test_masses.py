@@ -11,9 +11,9 @@ import pytest
 from typing_extensions import Unpack
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.cancelling import cancel_all, work
 from tests.support.ledger import Ledger
-from tubes.conformance.bench import eventually
 from tubes.testing import ManualClock
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.ledger import Ledger, Witness
 from tests.support.worker import Worker
-from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

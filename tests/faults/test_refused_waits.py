@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.internals import port_of
 from tubes import ServerRefused, TubesError
-from tubes.conformance.bench import eventually
 from tubes.metrics.prometheus import Collector
 from tubes.redis.waiting import wait_loop
 from tubes.spark.server.streams import Stream

@@ -14,6 +14,8 @@ import httpx
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
+from tests.contract.leases import METHODS
 from tests.support.rollbacks import keep, roll_back
 from tests.support.served import Served
 from tests.support.worker import Worker
@@ -27,8 +29,6 @@ from tubes import (
     calls,
 )
 from tubes.calls import send_reply
-from tubes.conformance.bench import eventually
-from tubes.conformance.leases import METHODS
 from tubes.errors import StreamFenced, WriteAborted
 from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
@@ -37,7 +37,7 @@ from tubes.worker import Worker as Handlers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tubes.conformance.faces import Face
+    from tests.contract.faces import Face
     from tubes.testing import LocalServer
 
 #: Calls that only the holder of a task may make, and calls for any task by id.

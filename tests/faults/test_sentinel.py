@@ -16,12 +16,12 @@ import pytest
 from typer.testing import CliRunner
 
 import tubes
+from tests.contract.bench import eventually
 from tests.faults.test_servers import load
 from tests.support.internals import port_of
 from tests.support.sentinel import SERVICE, Watched
 from tests.support.servers import free_port
 from tubes.cli.app import app
-from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

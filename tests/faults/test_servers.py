@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.lasting import OUTLIVES_KILLS
 from tests.support.ledger import Ledger, Witness
 from tubes import ConnectionLost, ServerFull, Task, TubeNotFound
-from tubes.conformance.bench import eventually
 from tubes.redis.transport import attempt
 from tubes.redis.waiting import wait_loop
 from tubes.testing import LocalServer

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.servers import free_port
 from tests.support.stepping import SteppingClock
 from tubes import Driver
-from tubes.conformance.bench import eventually
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND
 from tubes.redis.library.functions import FUNCTIONS
 from tubes.redis.transport.script_call import ScriptCall

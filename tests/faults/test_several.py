@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.cancelling import cancel_all, work
 from tests.support.ledger import Ledger
-from tubes.conformance.bench import eventually
 
 NAMES = ("a", "b", "c")
 

@@ -20,10 +20,10 @@ import pytest
 
 import tubes
 import tubes.aio
+from tests.contract.bench import eventually
 from tests.support.ledger import Ledger
 from tests.support.proxy import Proxy
 from tubes import TaskNotTaken
-from tubes.conformance.bench import eventually
 
 pytestmark = [
     pytest.mark.full,

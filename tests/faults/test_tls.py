@@ -18,10 +18,10 @@ from uuid import uuid4
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.internals import port_of
 from tests.support.servers import SocketServer, free_port
 from tubes import ConnectionLost, ServerRefused
-from tubes.conformance.bench import eventually
 from tubes.redis.transport import attempt
 from tubes.testing import LocalServer, server_program
 

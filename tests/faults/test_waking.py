@@ -14,11 +14,11 @@ from uuid import uuid4
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.internals import port_of
 from tests.support.ledger import Ledger
 from tests.support.proxy import Proxy
 from tubes import TubeNotFound
-from tubes.conformance.bench import eventually
 from tubes.redis.transport import attempt
 from tubes.redis.transport.script_call import AHEAD, ScriptCall
 from tubes.testing import LocalServer, server_program

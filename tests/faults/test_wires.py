@@ -18,13 +18,13 @@ from uuid import uuid4
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
+from tests.contract.faces import AioFace, SyncFace
 from tests.support.internals import port_of
 from tests.support.ledger import Ledger
 from tests.support.proxy import Proxy
 from tubes import CallTimeout, ConnectionLost, Task, TubesError
 from tubes.backend.flow import run
-from tubes.conformance.bench import eventually
-from tubes.conformance.faces import AioFace, SyncFace
 from tubes.redis import task_codec
 from tubes.redis.library.functions import FUNCTIONS
 from tubes.redis.port import batch
@@ -36,7 +36,7 @@ from tubes.redis.transport.script_call import ScriptCall
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tubes.conformance.faces import Face
+    from tests.contract.faces import Face
     from tubes.testing import LocalServer
 
 

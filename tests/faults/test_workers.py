@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.lasting import OUTLIVES_KILLS
 from tests.support.processes import python
-from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 from tubes.worker import Summary, Worker
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tubes.conformance.faces import AioFace, Face, SyncFace
+from tests.contract.faces import AioFace, Face, SyncFace
 
 
 @pytest.fixture(scope="module", params=[SyncFace, pytest.param(AioFace, marks=pytest.mark.full)], ids=["sync", "aio"])

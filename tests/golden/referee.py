@@ -14,7 +14,7 @@ from .stage import Call, Stage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tubes.conformance.faces import Face
+    from tests.contract.faces import Face
 
     from .traces import Trace
 

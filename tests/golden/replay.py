@@ -11,7 +11,7 @@ from .referee import ERRORS, Step
 from .verbs import Verbs
 
 if TYPE_CHECKING:
-    from tubes.conformance.faces import Face
+    from tests.contract.faces import Face
 
     from .traces import Trace
 

@@ -14,7 +14,7 @@ from tubes.testing import ManualClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tubes.conformance.faces import Face
+    from tests.contract.faces import Face
 
 #: The real seconds to wait for a served call to return.
 PATIENCE = 10.0

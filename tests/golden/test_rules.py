@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tubes.conformance.faces import Face
+from tests.contract.faces import Face
 
 from .deviations import USUAL
 from .replay import Replay

@@ -20,8 +20,8 @@ import pytest
 
 import tubes
 import tubes.aio
+from tests.contract.bench import eventually
 from tests.support.internals import port_of
-from tubes.conformance.bench import eventually
 from tubes.drivers.invariants import check_engine
 
 #: These drivers cover all features: the shortest path, capacity and times, lanes.

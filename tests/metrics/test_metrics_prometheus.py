@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import tubes
 import tubes.sync
-from tubes.conformance.bench import eventually
+from tests.contract.bench import eventually
 from tubes.metrics import spans
 from tubes.metrics.prometheus import NAMES, Collector
 from tubes.serve import metrics as service

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.internals import port_of
 from tests.support.processes import python
-from tubes.conformance.bench import eventually
 from tubes.redis.port import batch, puts
 from tubes.redis.transport.script_call import ScriptCall
 from tubes.redis.transport.server import locate

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tubes
-from tubes.conformance.bench import eventually
+from tests.contract.bench import eventually
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.waiting.wait_loop import WaitLoop
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.contract import AioFace, Contract, SyncFace
+from tests.contract.capacity import Capacity
+from tests.contract.lanes import Lanes
+from tests.contract.order import Order
 from tests.on_redis.conftest import WITHOUT_FUNCTIONS
 from tests.support.on_server import OnServer
 from tests.support.parts import TENANTS, OfCapacity, OfOrder, OfRank, RareRules
 from tests.support.rights import users_of
 from tubes import Driver
-from tubes.conformance import AioFace, Contract, SyncFace
-from tubes.conformance.capacity import Capacity
-from tubes.conformance.lanes import Lanes
-from tubes.conformance.order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.internals import port_of
 from tubes import ConnectionLost
-from tubes.conformance.bench import eventually
 from tubes.redis.transport.script_call import WaitForLock
 from tubes.testing import ManualClock
 

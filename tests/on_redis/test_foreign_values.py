@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from typer.testing import CliRunner
 
 import tubes
+from tests.contract.bench import eventually
+from tests.contract.faces import Face
 from tubes import TubesError, Unreadable
 from tubes.cli.app import app
-from tubes.conformance.bench import eventually
-from tubes.conformance.faces import Face
 from tubes.drivers.options import MAX_SECONDS
 from tubes.metrics.prometheus import Collector
 from tubes.redis import task_codec, validation

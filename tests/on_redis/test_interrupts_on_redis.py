@@ -14,9 +14,9 @@ from uuid import uuid4
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.internals import port_of
 from tests.support.interrupting import interrupt_twice
-from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 
 #: A socket that is interrupted while it connects is closed by the garbage collector.

@@ -10,12 +10,12 @@ from uuid import uuid4
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.internals import port_of
 from tubes import InvalidOption, SessionNotFound, TaskCancelled, TaskNotTaken
-from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
-    from tubes.conformance.faces import Face
+    from tests.contract.faces import Face
     from tubes.testing import LocalServer
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tubes import Item
-from tubes.conformance.bench import eventually
 from tubes.redis.sessions.store import RedisStore
 from tubes.testing import LocalServer, server_program
 

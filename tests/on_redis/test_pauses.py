@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tubes
-from tubes.conformance.bench import eventually
+from tests.contract.bench import eventually
 
 if TYPE_CHECKING:
     from tubes.testing import LocalServer

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
+from tests.contract.faces import Face
 from tests.support.internals import port_of
 from tubes import TaskNotTaken, TubeNotFound
-from tubes.conformance.bench import eventually
-from tubes.conformance.faces import Face
 from tubes.drivers.options import SECOND
 from tubes.redis.waiting import emptiness
 from tubes.testing import LocalServer

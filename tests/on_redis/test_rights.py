@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import tubes
 import tubes.aio
+from tests.contract.bench import eventually
 from tests.support import rights
 from tubes.cli.app import app
-from tubes.conformance.bench import eventually
 from tubes.metrics.prometheus import Collector
 from tubes.redis.library.functions import COMMANDS, FUNCTIONS, NEEDED
 from tubes.spark.server.bulk_read import BulkReader

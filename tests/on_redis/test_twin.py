@@ -12,10 +12,10 @@ from uuid import uuid4
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support import indexes
 from tests.support.stepping import SteppingClock
 from tubes import Backoff, Driver, Item, Task, TaskCancelled, TaskNotTaken, TubesError
-from tubes.conformance.bench import eventually
 from tubes.drivers.invariants import check_engine
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.receiver import Receiver, Reply, Request, reply
 from tests.support.served import Served
-from tubes.conformance.bench import eventually
 from tubes.errors import InvalidOption
 from tubes.serve import Grant, Tokens, create_app
 from tubes.serve.later import Callbacks, Delivery

@@ -15,8 +15,8 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from tests.contract.bench import eventually
 from tests.support.served import Served
-from tubes.conformance.bench import eventually
 
 
 @pytest.fixture

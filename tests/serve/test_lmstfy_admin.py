@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.contract.bench import eventually
 from tests.support.served import Served
-from tubes.conformance.bench import eventually
 from tubes.serve.lmstfy import metrics
 from tubes.serve.tokens import Grant, Tokens
 

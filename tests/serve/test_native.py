@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support.served import Served, add_stray_key
-from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 from tubes.worker import Worker
 

@@ -23,11 +23,11 @@ import pytest
 from typer.testing import CliRunner
 
 import tubes
+from tests.contract.bench import eventually
 from tests.faults.test_tls import CERTIFICATE
 from tests.support.served import Served
 from tubes.cli.app import app
 from tubes.cli.exits import Exit
-from tubes.conformance.bench import eventually
 from tubes.errors import InvalidOption
 from tubes.memory.shared_tube import SharedTube
 from tubes.memory.store import MemoryStore

@@ -24,9 +24,9 @@ import httpx
 import pytest
 
 import tubes
+from tests.contract import bench
+from tests.contract.bench import eventually
 from tests.support.served import Served
-from tubes.conformance import bench
-from tubes.conformance.bench import eventually
 from tubes.serve import Limits, connections, create_app
 from tubes.serve.app import App
 from tubes.serve.native import OPERATIONS, streams

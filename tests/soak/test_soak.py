@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.soak import in_memory
 from tests.soak import on_a_server as on_server
 from tests.soak.actors import PATIENCE, Actor, Job
@@ -20,7 +21,6 @@ from tests.soak.long_ledger import LongLedger
 from tests.soak.report import Part
 from tests.soak.samples import SHORTEST, Sample, growths
 from tests.support.processes import python
-from tubes.conformance.bench import eventually
 
 pytestmark = pytest.mark.full
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import redis
 
+from tests.contract.bench import eventually
 from tests.support.lasting import OUTLIVES_KILLS
 from tests.support.servers import Servers
-from tubes.conformance.bench import eventually
 
 _SLOTS = 16384
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from tests.contract.bench import eventually
 from tubes import ConnectionLost, TaskNotTaken
-from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tubes
+from tests.contract.faces import SyncFace
 from tests.support.internals import port_of
 from tests.support.model import STATES, Connection, Model, Ref, Refused, Session, View, Waiter
 from tubes import Driver, QueueClosed, Task, TaskNotTaken, TubesError
-from tubes.conformance.faces import SyncFace
 from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import SECOND, micros
 from tubes.testing import ManualClock

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
-from tubes.conformance.bench import Bench
+from tests.contract.bench import Bench
 
 if TYPE_CHECKING:
-    from tubes.conformance import Face
+    from tests.contract import Face
     from tubes.testing import ManualClock
 
 

@@ -8,8 +8,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tests.contract.bench import eventually
 from tests.support.servers import Servers, SocketServer, free_port
-from tubes.conformance.bench import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

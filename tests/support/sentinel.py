@@ -9,9 +9,9 @@ from typing import Any
 
 import redis
 
+from tests.contract.bench import eventually
 from tests.support.rollbacks import Replicated
 from tests.support.servers import free_port
-from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer, server_program
 
 #: The name of the service.

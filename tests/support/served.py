@@ -17,8 +17,8 @@ from uuid import uuid4
 import httpx
 import redis
 
+from tests.contract.bench import eventually
 from tests.support.processes import ROOT, python
-from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.faces import Face
 from tubes import (
     CodecError,
     DriverExists,
@@ -24,7 +25,6 @@ from tubes import (
     TubeExists,
     TubeNotFound,
 )
-from tubes.conformance.faces import Face
 
 BAD_NAMES: list[Any] = [
     *("", "x" * 256, "a b", "{a", "a}b", "a*", "a\\", "a?", "[a]", "a,b", "a@b", "a%3Ab", "ä", "a\n", "a\0"),

@@ -29,7 +29,6 @@ except tubes.ExtraMissing as error:
         ("spark", "pyarrow", "tubes.spark", "import tubes.spark"),
         ("prometheus", "prometheus_client", "tubes.metrics.prometheus", "import tubes.metrics.prometheus"),
         ("otel", "opentelemetry", "tubes.metrics.otel", "import tubes.metrics.otel"),
-        ("conformance", "pytest", "tubes.conformance", "import tubes.conformance"),
         ("http", "starlette", "tubes.serve", "import tubes.serve"),
         ("http", "uvicorn", "tubes.serve", "import tubes.serve.server"),
         ("push", "aiohttp", "tubes.push", "import tubes.push"),

@@ -15,7 +15,7 @@ LAYERS = [
     *("redis.validation", "redis.task_codec", "redis.options_version"),
     *("redis.waiting", "redis.sessions", "redis.port", "redis"),
     *("calls connecting", "sync aio", "metrics testing worker", "tubes push", "crawl serve"),
-    *("cli conformance spark.server", "spark __main__"),
+    *("cli spark.server", "spark __main__"),
 ]
 LEVELS = {room: level for level, rooms in enumerate(LAYERS) for room in rooms.split()}
 

@@ -15,9 +15,9 @@ from typing import Any, assert_type
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.worker.test_worker_running import running
 from tubes import InvalidOption, TubeNotFound, task_data
-from tubes.conformance.bench import eventually
 from tubes.testing import ManualClock
 from tubes.values.task_data import TASKS
 from tubes.worker import Retry, Summary, Worker, current_task

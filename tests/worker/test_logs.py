@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.worker.test_worker_running import running
-from tubes.conformance.bench import eventually
 from tubes.testing import ManualClock
 from tubes.worker import Bury, Retry, Summary, Worker
 

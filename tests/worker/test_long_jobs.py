@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.soak.long_job import KINDS, STEP, run_job
 from tests.support.jobs import count_on, leave_a_thread, never_serve, sleep_long
 from tests.worker.test_logs import lines as lines
 from tests.worker.test_worker_running import running
 from tubes import TaskCancelled
-from tubes.conformance.bench import eventually
 from tubes.drivers.entry import Loss
 from tubes.worker import Interrupted, Summary, Worker, current_task, processes
 from tubes.worker.run import Run

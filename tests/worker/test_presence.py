@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
+from tests.contract.faces import Face
 from tests.worker.test_worker_running import running
 from tubes.backend.selecting import Scan
-from tubes.conformance.bench import eventually
-from tubes.conformance.faces import Face
 from tubes.sync.selection import Selection
 from tubes.testing import ManualClock
 from tubes.values import codecs

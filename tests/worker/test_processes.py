@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.support import orphan_worker
 from tests.support.crunching import act, awaited, crunch, tick
 from tests.worker.test_worker_running import running
 from tubes import CallFailed, InvalidOption, task_data
-from tubes.conformance.bench import eventually
 from tubes.values.task_data import TASKS
 from tubes.worker import Summary, Worker, processes
 from tubes.worker.in_flight import take_of

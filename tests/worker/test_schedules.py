@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tests.worker.test_worker_running import running
 from tubes import ExtraMissing, InvalidOption
-from tubes.conformance.bench import eventually
 from tubes.drivers.options import SECOND
 from tubes.testing import ManualClock
 from tubes.values.task_data import SCHEDULES, TASKS

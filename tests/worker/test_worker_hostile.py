@@ -18,10 +18,10 @@ import pytest
 
 import tubes
 import tubes.sync
+from tests.contract.bench import eventually
 from tubes import CallFailed
 from tubes.backend.flow import run_async
 from tubes.backend.retry import RetryPolicy
-from tubes.conformance.bench import eventually
 from tubes.testing import LocalServer
 from tubes.worker import Bury, Retry, Summary, Worker
 from tubes.worker.finishing import carry_out

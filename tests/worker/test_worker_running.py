@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tubes
-from tubes.conformance.bench import eventually
+from tests.contract.bench import eventually
 from tubes.worker import NoHandlers, Summary, Worker
 
 #: A ttr in seconds that is shorter than the handlers run.

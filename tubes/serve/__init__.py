@@ -1,7 +1,7 @@
 """The service `tubes serve`: tubes over HTTP, for programs in any language. Extra `http`; docs/serve.md is its manual.
 
 The service is a layer over `tubes.aio` and stores no tasks itself. Modules here may import all of `tubes` except
-`tubes.cli`, `tubes.conformance` and `tubes.spark`; `tubes.cli.serve` is the command.
+`tubes.cli`, `tests.contract` and `tubes.spark`; `tubes.cli.serve` is the command.
 
 - `app.py` builds the application; `service.py` has the state that all requests share; `server.py` runs the application
   with uvicorn.
