@@ -17,7 +17,9 @@ median and the 99th percentile, once all processes crawl. With tubes a request i
 the previous one, otherwise an interval after its start. With 10,000 hosts all processes are busy: then the lag is the
 time in the queue.
 cpu: processor time of a process in milliseconds per request, since its tenth response: the median of the processes
-that were not killed, and the difference to one process of Scrapy alone. server: the same for the Valkey.
+that were not killed, and the difference to one process of Scrapy alone. server: the same for the Valkey, for the whole
+crawl. scripts: calls of functions and scripts on the Valkey per request. commands: all other commands per request,
+those inside of scripts and those of clients.
 """
 
 from __future__ import annotations
@@ -61,10 +63,13 @@ class Case(NamedTuple):
     processes: int
     interval: float = 0.2
     event: str = ""
+    #: What the interval is counted from, with tubes.
+    interval_from: str = "response"
 
     @property
     def name(self) -> str:
-        return f"{self.kind} x {self.processes}{self.event and f', {self.event}'}"
+        since = "" if self.interval_from == "response" else f", from the {self.interval_from}"
+        return f"{self.kind} x {self.processes}{since}{self.event and f', {self.event}'}"
 
 
 class Size(NamedTuple):
@@ -79,11 +84,12 @@ KILL, INTERRUPT, RESTART, RESUME = "kill -9 of one", "Ctrl-C of one", "server ki
 
 # fmt: off
 QUICK: Final = Size(10, 7, [
-    Case(PLAIN, 1), Case(PLAIN, 3), Case(SCRAPY_REDIS, 3), Case(TUBES, 1), Case(TUBES, 3), Case(TUBES, 3, event=KILL),
+    Case(PLAIN, 1), Case(PLAIN, 3), Case(SCRAPY_REDIS, 3), Case(TUBES, 1), Case(TUBES, 1, interval_from="start"),
+    Case(TUBES, 3), Case(TUBES, 3, event=KILL),
 ])
 DEFAULT: Final = Size(30, 22, [
     Case(PLAIN, 1), Case(PLAIN, 3), Case(SCRAPY_REDIS, 3), Case(SCRAPY_REDIS, 3, event=KILL),
-    Case(TUBES, 1), Case(TUBES, 3), Case(TUBES, 10),
+    Case(TUBES, 1), Case(TUBES, 1, interval_from="start"), Case(TUBES, 3), Case(TUBES, 10),
     *(Case(TUBES, 3, event=event) for event in (KILL, INTERRUPT, RESTART)), Case(TUBES, 1, event=RESUME),
     *(Case(kind, count, 1.0) for kind, count in ((PLAIN, 1), (PLAIN, 3), (SCRAPY_REDIS, 3), (TUBES, 1), (TUBES, 3))),
 ])
@@ -96,6 +102,26 @@ LONG: Final = Size(10_000, 3, [
 # -- a crawl -----------------------------------------------------------------------------------------------------------
 
 
+class Usage(NamedTuple):
+    """The processor seconds of a server since its start, the scripts, and the other commands."""
+
+    cpu: float = 0.0
+    scripts: float = 0.0
+    commands: float = 0.0
+
+    def plus(self, other: Usage, factor: float = 1.0) -> Usage:
+        return Usage(*(mine + factor * its for mine, its in zip(self, other, strict=True)))
+
+
+def usage(server: LocalServer) -> Usage:
+    """Read the usage of a server."""
+    with server.client() as client:
+        stats: dict[str, Any] = client.info("commandstats")
+    calls = {name.removeprefix("cmdstat_"): entry["calls"] for name, entry in stats.items()}
+    scripts = sum(calls.pop(name, 0) for name in ("fcall", "fcall_ro", "evalsha", "eval"))
+    return Usage(cpu_seconds(server.pid), scripts, sum(calls.values()))
+
+
 @dataclass
 class Crawl:
     """The results of a crawl."""
@@ -104,8 +130,7 @@ class Crawl:
     hosts: Hosts
     #: Statistics of the processes that were not killed.
     stats: list[dict[str, Any]]
-    #: Processor seconds of the server.
-    server: float
+    server: Usage
 
 
 class Spiders:
@@ -138,10 +163,11 @@ class Spiders:
 
     def start(self, number: int) -> Run:
         """Start one process, with its number as the user agent."""
-        url = f"{self._server.url}?session_ttl={SESSION_TTL}"
+        case, url = self._case, f"{self._server.url}?session_ttl={SESSION_TTL}"
         # scrapy-redis does not filter start requests: only one process gets them.
-        starts = self._starts if self._case.kind != SCRAPY_REDIS or number == 0 else []
-        settings = {**self._settings, "TUBES_INTERVAL": self._case.interval, "USER_AGENT": str(number)}
+        starts = self._starts if case.kind != SCRAPY_REDIS or number == 0 else []
+        tubes_settings = {"TUBES_INTERVAL": case.interval, "TUBES_INTERVAL_FROM": case.interval_from}
+        settings = {**self._settings, **tubes_settings, "USER_AGENT": str(number)}
         return spider("follow", url, starts, env=self._environment, **settings)
 
     def start_all(self, stack: ExitStack) -> list[Run]:
@@ -159,7 +185,7 @@ def crawl(case: Case, hosts: Hosts, server: LocalServer) -> Crawl:
     """Crawl all pages."""
     client: Any = server.client()
     client.flushall()
-    before, lost = cpu_seconds(server.pid), 0.0
+    before, lost = usage(server), Usage()
     spiders = Spiders(case, hosts, server)
     stats: list[dict[str, Any]] = []
     with ExitStack() as stack:
@@ -176,13 +202,12 @@ def crawl(case: Case, hosts: Hosts, server: LocalServer) -> Crawl:
         elif case.event == INTERRUPT:
             stats.append(runs.pop().interrupt())
         elif case.event == RESTART:
-            lost = cpu_seconds(server.pid) - before
+            lost = usage(server)
             server.kill()
             time.sleep(DOWN)
             server.start()
-            before = 0.0
         stats += [run.wait(PATIENCE) for run in runs]
-    return Crawl(case, hosts, stats, cpu_seconds(server.pid) - before + lost)
+    return Crawl(case, hosts, stats, usage(server).plus(lost).plus(before, -1))
 
 
 # -- evaluation of the log ---------------------------------------------------------------------------------------------
@@ -190,7 +215,7 @@ def crawl(case: Case, hosts: Hosts, server: LocalServer) -> Crawl:
 
 @dataclass
 class Row:
-    """A row of the table; `lags` in seconds, `cpu` and `server` in seconds per request."""
+    """A row of the table; `lags` in seconds, `cpu` in seconds per request, `server` per request."""
 
     case: Case
     rate: float
@@ -201,7 +226,7 @@ class Row:
     lost: int = 0
     twice: int = 0
     cpu: float = 0.0
-    server: float = 0.0
+    server: Usage = field(default_factory=Usage)
     lags: list[float] = field(default_factory=list[float])
     broken: list[str] = field(default_factory=list[str])
 
@@ -220,11 +245,16 @@ class Row:
             f"{self.rate:.0f}",
             f"{self.lag(0.5):.0f} / {self.lag(0.99):.0f}",
             f"{self.cpu * 1000:.1f}, {self.cpu / plain.cpu - 1:+.0%}",
-            f"{self.server * 1000:.1f}",
+            f"{self.server.cpu * 1000:.2f}",
+            f"{self.server.scripts:.1f}",
+            f"{self.server.commands:.1f}",
         ]
 
 
-HEAD: Final = ["", "interval", "overlap", "short", "early", "lost", "twice", "requests/s", "lag", "cpu", "server"]
+HEAD: Final = [
+    "", "interval", "overlap", "short", "early", "lost", "twice", "requests/s", "lag", "cpu", "server", "scripts",
+    "commands",
+]  # fmt: skip
 
 
 def judge(crawl: Crawl) -> Row:
@@ -252,10 +282,11 @@ def judge(crawl: Crawl) -> Row:
             row.early += after.start < before.end + before.retry_after
         row.lags += lags(visits, known[host], case, since=max(firsts.values()))
     row.cpu = median([stats["cpu"] for stats in crawl.stats if stats["cpu"]] or [0.0])
-    row.server = crawl.server / len(hosts.visits)
+    row.server = Usage(*(used / len(hosts.visits) for used in crawl.server))
     if case.kind == TUBES:
         # A stronger rule than "short": a request may start an interval after the end of the previous one.
-        row.broken = hosts.violations(case.interval) + ["pages are lost"] * bool(row.lost)
+        rest = case.interval if case.interval_from == "response" else 0.0
+        row.broken = hosts.violations(rest) + ["pages are lost"] * bool(row.lost)
     return row
 
 
@@ -279,7 +310,7 @@ def lags(visits: list[Visit], known: dict[str, float], case: Case, since: float)
         if after.path not in waiting or not before.end or before.end < since:
             continue
         free = before.end + max(case.interval, before.retry_after)
-        if case.kind != TUBES:
+        if case.kind != TUBES or case.interval_from == "start":
             free = max(before.end + before.retry_after, before.start + case.interval)
         yield max(after.start - max(free, min(waiting.values())), 0.0)
 
