@@ -56,6 +56,18 @@ function Waiting.wake_all()
   Lists.run('ZADD', Call.keys.room, markers)
 end
 
+-- True if a task may be taken now.
+local function has_ready()
+  local values = Call.values
+  if values.ready == nil then values.ready = Call.plan.index.has_ready() and not is_held_back() end
+  return values.ready
+end
+
+-- Return when the next task can be taken, for a process that has just taken one: 1 if now, 0 if nothing is due.
+function Waiting.outlook()
+  return struct.pack('>I8', has_ready() and 1 or Call.soonest or 0)
+end
+
 -- Wake processes at the end of a call, and renew the expiry of a tube with the option `idle`.
 function Waiting.flush()
   local plan, K = Call.plan, Call.keys
@@ -63,7 +75,7 @@ function Waiting.flush()
   if Call.loose and Call.loose - strays >= 1000 then plan.index.remove_stale(strays) end
   if Call.waiting then
     local soonest = Call.soonest
-    if (plan.index.has_ready() and not is_held_back()) or (soonest and soonest < (tonumber(Call.values[3]) or math.huge)) then
+    if has_ready() or (soonest and soonest < (tonumber(Call.values[3]) or math.huge)) then
       call('ZADD', K.marker, 0, 1)
     end
   end

@@ -43,6 +43,11 @@ def are_blocked(server: LocalServer, count: int = 1) -> bool:
         return eventually(lambda: client.info("clients")["blocked_clients"] == count)
 
 
+def calls(client: Any, command: str) -> int:
+    """Return the number of calls of a command, also inside of scripts."""
+    return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
 class Waiting:
     """A thread with a waiting take."""
 
@@ -78,6 +83,30 @@ def test_server_runs_the_take_of_a_blocked_process(server: LocalServer) -> None:
         task = waiting.wait()
         assert task.data == "job"
         assert task.ack().state == "done"
+
+
+def test_each_wait_for_a_batch_costs_one_script(server: LocalServer) -> None:
+    with (
+        tubes.connect(server.url) as queue,
+        tubes.connect(server.url, session_ttl=31.0) as other,
+        server.client() as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        tube = queue.create_tube("load")
+        assert tube.take_many(9, timeout=0.01) == []
+        others, before = other.tube("load"), calls(client, "fcall")
+        for number in range(10):
+            batch = pool.submit(tube.take_many, 9, 20)
+            assert are_blocked(server)
+            others.put(number)
+            assert [task.data for task in batch.result()] == [number]
+        # A put and a take for each, and a look if this process was unregistered meanwhile.
+        assert calls(client, "fcall") - before <= 25
+        # The process knows that there are more.
+        batch = pool.submit(tube.take_many, 9, 20)
+        assert are_blocked(server)
+        others.put_many([*range(5)])
+        assert len(batch.result()) == 5
 
 
 def test_waiters_of_one_process_are_served_in_order(server: LocalServer) -> None:

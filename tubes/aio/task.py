@@ -131,7 +131,7 @@ class AsyncTask(TaskView[T]):
 
     async def _top_up(self, limit: int, span: int | None) -> list[AsyncTask[T]]:
         """Return this task, which a waiting call got, and more available tasks, up to `limit` in all."""
-        if limit == 1:
+        if limit == 1 or self._tube._port.knows_none:
             return [self]
         reply = self._tube._port.take_many(limit - 1, span)
         others: list[AsyncTask[T]] = await reply if type(reply) is CoroutineType else reply

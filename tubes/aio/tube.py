@@ -291,8 +291,10 @@ class AsyncTube(Generic[T, R]):
         patience = None if timeout is None else micros("timeout", timeout)
         span = None if ttr is None else micros("ttr", ttr)
         top_up = partial(AsyncTask._top_up, limit=count, span=span)
-        reply = self._port.take_many(count, span)
-        tasks: list[AsyncTask[T]] = await reply if type(reply) is CoroutineType else reply
+        tasks: list[AsyncTask[T]] = []
+        if patience == 0 or not self._port.knows_none:
+            reply = self._port.take_many(count, span)
+            tasks = await reply if type(reply) is CoroutineType else reply
         if not tasks and patience != 0:
             tasks = await LoopWaiter(self._port.clock, patience, span=span).wait(self._port, top_up) or []
         return tasks

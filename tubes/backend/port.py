@@ -51,6 +51,11 @@ class PortBase(Generic[F]):
         #: The listener of this port.
         self.listener: Listener | None = None
 
+    @property
+    def knows_none(self) -> bool:
+        """True if no task is available, so that a caller can wait at once."""
+        return False
+
     def use_codec(self, codec: Codec) -> Self:
         """Use another codec than the store's for this tube, and return the port. Unencoded data stay unencoded."""
         if self.codec is not None:

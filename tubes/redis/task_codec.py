@@ -296,6 +296,10 @@ def read_done(id: int, raw: bytes) -> StoredDone:
     return done
 
 
+#: The bytes before a task that was taken for a waiter: when the next one can be taken.
+OUTLOOK: Final = 8
+
+
 def parse(reply: bytes, offset: int = 0) -> Parsed:
     """Read the task in a function's reply."""
     try:

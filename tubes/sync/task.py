@@ -144,7 +144,7 @@ class Task(TaskView[T]):
 
     def _top_up(self, limit: int, span: int | None) -> list[Task[T]]:
         """Return this task, which a waiting call got, and more available tasks, up to `limit` in all."""
-        if limit == 1:
+        if limit == 1 or self._tube._port.knows_none:
             return [self]
         others: list[Task[T]] = self._tube._port.take_many(limit - 1, span)
         return [self, *others]

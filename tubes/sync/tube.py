@@ -316,7 +316,9 @@ class Tube(Generic[T, R]):
         patience = None if timeout is None else micros("timeout", timeout)
         span = None if ttr is None else micros("ttr", ttr)
         top_up = partial(Task._top_up, limit=count, span=span)
-        tasks: list[Task[T]] = self._port.take_many(count, span)
+        tasks: list[Task[T]] = []
+        if patience == 0 or not self._port.knows_none:
+            tasks = self._port.take_many(count, span)
         if not tasks and patience != 0:
             tasks = ThreadWaiter(self._port.clock, patience, span=span).wait(self._port, top_up) or []
         return tasks

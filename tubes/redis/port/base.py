@@ -347,7 +347,24 @@ class Port(PortBase[F]):
     ) -> Flow[Parsed | int]:
         """Take for one of `count` waiters, for `span` if given; return a task for `show`, or the next due time."""
         reply = yield from self.run_script("take", self._waiter_words(count, span), undo=undo, slot=SERVING)
-        return task_codec.parse(reply) if type(reply) is bytes else number_of(reply)
+        return self.read_waiting(reply)
+
+    def read_waiting(self, reply: Reply) -> Parsed | int:
+        """Return the task in a reply to `take_waiting`, or the next due time, and record it."""
+        note = self.shared.queue.note_reply
+        if type(reply) is not bytes:
+            soonest = number_of(reply)
+            note(soonest, registers=True)
+            return soonest
+        soonest = int.from_bytes(reply[: task_codec.OUTLOOK])
+        note(None if soonest == 1 else soonest)
+        return task_codec.parse(reply, task_codec.OUTLOOK)
+
+    @property
+    def knows_none(self) -> bool:
+        """True if no task is available unless the server has pushed a marker."""
+        self.connection.check()
+        return self.shared.queue.knows_none()
 
     def take_ahead(self, count: int, span: int | None = None) -> ScriptCall | None:
         """Return the call of `take_waiting`, to be sent ahead of a task; None if the tube must be opened first.

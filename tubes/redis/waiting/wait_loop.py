@@ -12,7 +12,8 @@ queue:
 3. A call that makes a task available (a put, a release, a lane that becomes free) pushes one marker if a process is
    waiting, and the server hands the marker to one blocked process. The server runs the take behind the `BZPOPMIN` at
    once, so both replies come back together (`WaitLoop._wait`), and the thread wakes the waiter with the task. That take
-   pushes another marker if more tasks are available. So one process wakes up per task, and no process polls.
+   pushes another marker if more tasks are available. So one process wakes up per task, and no process polls. Its
+   reply also says when the next task can be taken: unless that is now, the next wait blocks without a look at the tube.
 
 Tasks that become due by time have no such call: the `WakeTimer` of a waiting process pushes a marker when they are due.
 Puts that wait for room block on a second marker key, `room`.
@@ -131,9 +132,8 @@ class Serving:
             _log.debug("waiters could not be served", exc_info=True)
         return result
 
-    def hand_out(self, ahead: TakeAhead, reply: bytes) -> Flow[None]:
+    def hand_out(self, ahead: TakeAhead, parsed: Parsed) -> Flow[None]:
         """Give a task that was taken ahead to the first waiter of its session, or back to the tube if there is none."""
-        parsed = task_codec.parse(reply)
         if not self._queue.give_ahead(ahead, _make_result(ahead.port, parsed)):
             yield from ahead.port.undo("untake", parsed[0], parsed[3], slot=AHEAD, session=ahead.call.session)
 
@@ -145,8 +145,8 @@ class Serving:
         port: Port = waiter.owner
 
         def undo(reply: Reply) -> None:
-            if waiter.result is PENDING:
-                port.untake(reply)
+            if waiter.result is PENDING and type(reply) is bytes:
+                port.untake(reply[task_codec.OUTLOOK :])
 
         try:
             reply = yield from port.take_waiting(self._queue.count(), waiter.span, undo)
@@ -362,6 +362,7 @@ class WaitLoop:
     def _unregister(self) -> None:
         channel = self._channel
         if channel is not None and not self._is_closed and self._queue.is_empty():
+            self._queue.note_reply(None)
             process = self._store.process
             channel.request(self._key, "HDEL", f"{self._key}:waiting", process, f"{process}:room")
 
@@ -381,6 +382,8 @@ class WaitLoop:
                 channel = self._open_channel()
                 if not channel.waiting:
                     self._resolve_ahead(channel)
+                    if soonest is None and self._queue.knows_none() and not self._queue.put_waiters:
+                        soonest = self._queue.soonest
                     if soonest is None:
                         soonest, has_marker = run(self._serving.serve(), channel.call), False
                         if soonest and self._store.manual:
@@ -392,6 +395,7 @@ class WaitLoop:
                 self._outage.end()
             except Exception as error:  # The waiters depend on this thread.
                 has_marker, soonest = True, None
+                self._queue.note_reply(None)
                 refusal = error.__cause__ if isinstance(error, ConnectionLost) else error
                 if isinstance(refusal, TubesError):
                     self._refuse(refusal)
@@ -524,9 +528,13 @@ class WaitLoop:
         try:
             if port_step("take", reply) is PortStep.MARK:
                 run(ahead.port.mark_damaged(), channel.call)
-            if not isinstance(reply, bytes):  # Any other error is ignored here: the next take gets it again.
+            if isinstance(reply, ErrorReply):  # It is ignored here: the next take gets it again.
+                self._queue.note_reply(None)
                 return False
-            run(self._serving.hand_out(ahead, reply), channel.call)
+            taken = ahead.port.read_waiting(reply)
+            if isinstance(taken, int):
+                return False
+            run(self._serving.hand_out(ahead, taken), channel.call)
             return True
         except TubesError:
             lost = True  # The task may not have been given back: ask again.

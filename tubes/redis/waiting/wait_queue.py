@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tubes.backend.waiters import PENDING
+from tubes.drivers.options import SECOND
 from tubes.errors import ConnectionLost
 from tubes.values.batch import lanes_of
 
@@ -116,6 +117,8 @@ Waiters: TypeAlias = "OrderedDict[Waiter, WaitState]"
 
 #: The reason of the error for a waiter whose put may have been done.
 _NO_REPLY: Final = "there was no reply, so the put may or may not have been done"
+#: Microseconds for which a process relies on its registration as waiting, which the server keeps twice as long.
+_REGISTERED: Final = 5 * SECOND
 
 
 class TakeAhead:
@@ -147,6 +150,20 @@ class WaitQueue:
         self.ahead: TakeAhead | None = None
         #: A take whose waiters have left, until the server knows. It may take a task that other callers look for.
         self.stale: TakeAhead | None = None
+        #: The next due time of the tube (0: none) if its last reply said that no task is available; None: unknown.
+        self.soonest: int | None = None
+        # Until then the server pushes a marker if a task becomes available.
+        self._registered_until = 0
+
+    def note_reply(self, soonest: int | None, *, registers: bool = False) -> None:
+        """Record a reply to a take of a waiter; `registers`: it has registered this process as waiting."""
+        self.soonest = soonest
+        if registers:
+            self._registered_until = self._now() + _REGISTERED
+
+    def knows_none(self) -> bool:
+        """Return True if no task is available unless the server has pushed a marker."""
+        return self.soonest is not None and self._registered_until > self._now() > 0
 
     def is_empty(self) -> bool:
         """Return True if there are no waiters."""
