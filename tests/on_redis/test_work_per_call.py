@@ -442,7 +442,7 @@ def test_page_of_a_polite_crawl_costs_few_commands(client: Any, server: LocalSer
             for batch in range(first, first + 10 * size, size):
                 if size == 1:
                     tube.put(batch, key=f"{batch}", utube=f"{batch % 50}")
-                    tube.ack(tube.take(timeout=0))
+                    tube.take(timeout=0).ack()  # type: ignore[union-attr]
                 else:
                     tube.put_many(Item(n, key=f"{n}", utube=f"{n % 50}") for n in range(batch, batch + size))
                     assert len(tube.ack_many(tube.take_many(size, timeout=0))) == size
