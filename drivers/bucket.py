@@ -58,8 +58,10 @@ class TokenBucket:
         # More than `burst` takes ahead means that the clock was set back.
         self.scheduled = min(self.scheduled, now + (self.burst - 1) * self.interval)
         moment = self._next_start()
-        self.due = moment if moment > now else NEVER
-        self._changed()
+        due = moment if moment > now else NEVER
+        if due != self.due:
+            self.due = due
+            self._changed()
 
     def restore(self) -> None:
         """Compute `due` again. If it is in the past, the timers end the wait."""

@@ -9,7 +9,7 @@ interrupt `rebuild_indexes` derives everything else from the states of the tasks
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -52,6 +52,7 @@ DUE_PART: Final = 500
 #: Interned `Extras` that have only counters, by their counters, and the maximum number of them.
 _INTERNED: Final = {counter: Extras(counters=counter) for counter in (TIMED_OUT, KICKED, BURIED, BURIED_WHILE_HELD)}
 _SHARED: Final = 1000
+_LIMITS: Final = (RateLimit, TokenBucket)
 
 
 def _pop_nothing() -> None:
@@ -326,7 +327,7 @@ class Engine:
                 self.timers.remove(entry)
         # Offer the next task of the lane.
         if lane is not None:
-            if lane.rate is not None or (lane.head is None and lane.waiting is not None):
+            if lane.head is None and lane.taken < lane.limit and (lane.waiting is not None or lane.rate is not None):
                 lane.offer_next()
             if to is _DONE:
                 lane.living -= 1
@@ -353,7 +354,7 @@ class Engine:
             if (entry := self.timers.pop(now)) is None:
                 continue
             at = min(max(at, self._min_due, entry.due), now)
-            if isinstance(entry, (RateLimit, TokenBucket)):
+            if isinstance(entry, _LIMITS):
                 entry.apply(at)
             elif isinstance(entry, Pause):
                 entry.end()
@@ -431,7 +432,7 @@ class Engine:
         """Raise `TubeFull` if these puts would exceed the capacity of a lane. Cost: O(n) of the puts."""
         if not self.has_bounded_lanes:
             return
-        needed: Counter[str] = Counter()
+        needed: dict[str, int] = defaultdict(int)
         made: dict[str, str] = {}
         for _, options in tasks:
             name, key = options.get(self.lane_option), options.get("key")
@@ -507,7 +508,7 @@ class Engine:
             self.check_waiting(now, [(data, options)], options[MAX_WAITING])
         get = options.get
         delay = compute_delay(options["at"], now) if "at" in options else get("delay", 0)
-        extras = self._extras if EXTRA_OPTIONS.isdisjoint(options) else self._extras_of(options)
+        extras = self._extras if EXTRA_OPTIONS.isdisjoint(options) else self.extras_of(options)
         return self.add(now, data, get("pri"), get("ttl"), get("ttr"), delay, get(self.lane_option), extras)
 
     def add(
@@ -598,7 +599,7 @@ class Engine:
                 slot.add(entry)
             else:
                 self.timers.add(entry, due)
-        if lane is not None and (lane.rate is not None or (lane.head is None and lane.waiting is not None)):
+        if lane is not None and lane.head is None and lane.taken < lane.limit:
             lane.offer_next()
         return entry
 
@@ -618,10 +619,11 @@ class Engine:
             if self.has_rate_limits:
                 self._end_run(entry.created, replaced)
             self._go(replaced, "delete")
-        self._keys.add(extras.key, entry)
+        self._keys.living[extras.key] = entry
         self._move(entry, step)
-        self.pending_replacement = None
-        self.keep()
+        if extras.key_effect == REPLACED:
+            self.pending_replacement = None
+            self.keep()
 
     def _find_kept(self, now: int, data: Any, options: Mapping[str, Any]) -> Entry | None:
         """Return a copy of the task that keeps the key of a put, or None if the put adds a task.
@@ -654,15 +656,18 @@ class Engine:
         )
         return kept
 
-    def _extras_of(self, options: Mapping[str, Any]) -> Extras:
-        key = options.get("key")
-        key_ttl = options.get("key_ttl", self._key_ttl) if key is not None else 0
-        most = options.get("max_attempts", (self._extras or NO_EXTRAS).max_attempts)
+    def extras_of(self, options: Mapping[str, Any]) -> Extras:
+        """Return the rare fields of a put."""
+        get, usual = options.get, self._extras or NO_EXTRAS
+        key = get("key")
+        key_ttl = get("key_ttl", self._key_ttl) if key is not None else 0
         key_effect = REPLACED if key in self._keys.living else ""
-        keep_done = options.get("keep_done", (self._extras or NO_EXTRAS).keep_done)
+        keep_done = get("keep_done", usual.keep_done)
         if keep_done:  # From now on acks need the time.
             self.uses_time = True
-        return Extras(key, key_ttl, most, key_effect=key_effect, context=options.get("context"), keep_done=keep_done)
+        most, context = get("max_attempts", usual.max_attempts), get("context")
+        facts: tuple[Any, ...] = key, key_ttl, most, None, key_effect, context, keep_done, 0
+        return tuple.__new__(Extras, facts)  # pyright: ignore[reportUnknownMemberType]
 
     def _leave_key(self, now: int, entry: Entry, *, remember: bool = True) -> None:
         if entry.extras is not None:
@@ -794,12 +799,14 @@ class Engine:
     def ack(self, now: int, entry: Entry, result: Any = None) -> None:
         """End a held task as done."""
         extras = entry.extras
-        if extras is None or (extras.key is None and not extras.keep_done):
-            if self.has_rate_limits:
-                self._end_run(now, entry)
-            self._move(entry, self._ack)
-        else:
+        if extras is not None and extras.keep_done:
             self._end(now, entry, "ack", result)
+            return
+        if self.has_rate_limits and entry.lane is not None:
+            entry.lane.end_run(now)
+        self._move(entry, self._ack)
+        if extras is not None and extras.key is not None:
+            self._keys.leave(now, entry)
 
     def _end(self, now: int, entry: Entry, why: str, result: Any = None) -> None:
         """End a task: release its key, and keep its record if it has `keep_done`."""
@@ -1233,6 +1240,10 @@ class Engine:
                 for call in move.counts:
                     totals[call] += move.by * self._steps[name][was].uses
         return totals
+
+    def has_key(self, now: int, key: str) -> bool:
+        """Return True if a task in the tube has this key, or the key is remembered. Cost: O(1)."""
+        return self._keys.find(now, key) is not None
 
     def living_with(self, key: str) -> Entry | None:
         """Return the task in the tube with this key. Cost: O(1)."""

@@ -82,6 +82,9 @@ class TaskLane(Protocol):
 
     @property
     def waiting(self) -> Index | None: ...
+
+    limit: int
+
     @property
     def rate(self) -> object: ...
     def push(self, entry: Entry) -> None: ...

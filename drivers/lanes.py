@@ -157,22 +157,25 @@ class Lane:
         self.lanes.offers.push(entry)
 
     def place(self) -> int:
-        return (self.rate or self.lanes.rates.make(self.name, self)).place()
+        rate = self.rate or self.lanes.rates.make(self.name, self)
+        return rate.starts[0].number or rate.place()
 
     def start(self, now: int, entry: Entry) -> None:
         """Record that a task is about to be taken, if the lane has a rate limit."""
-        if self.rate is None and self.lanes.rates.interval:
-            self.lanes.rates.make(self.name, self)
-        if self.rate is not None:
-            self.rate.start(now, entry)
+        rate = self.rate
+        if rate is None and self.lanes.rates.interval:
+            rate = self.lanes.rates.make(self.name, self)
+        if rate is not None:
+            rate.start(now, entry)
 
     def end_run(self, now: int) -> None:
-        """Record the end of the run of a taken task, if the lane has a rate limit."""
-        rates = self.lanes.rates
-        if self.rate is None and rates.interval and rates.interval_from == "ack":
-            rates.make(self.name, self)
-        if self.rate is not None:
-            self.rate.end_run(now)
+        """Restart the cooldown at the end of a run, before its task moves, if the interval counts from the end."""
+        rate, rates = self.rate, self.lanes.rates
+        if ((rate and rate.interval_from) or rates.interval_from) == "ack":
+            if rate is None and rates.interval:
+                rate = rates.make(self.name, self)
+            if rate is not None:
+                rate.end_run(now)
 
     def undo_start(self, now: int, entry: Entry) -> None:
         """Undo the record of a take."""
@@ -238,4 +241,4 @@ class Lane:
             self.waiting = Ready(newest_first=self.lanes.newest_first, short=True)
         self.waiting.push(entry)
         if self.rate is not None:
-            self.rate.place()
+            self.place()

@@ -174,4 +174,5 @@ class Timers(Generic[T]):
         self._note_soonest()
 
     def _note_soonest(self) -> None:
-        self.soonest = min(self._next[0][0] if self._next else NEVER, self._starts[0] if self._starts else NEVER)
+        soonest = self._next[0][0] if self._next else NEVER
+        self.soonest = self._starts[0] if self._starts and self._starts[0] < soonest else soonest

@@ -11,7 +11,7 @@ from tubes.backend.waiters import PENDING
 from tubes.drivers.entry import Entry
 from tubes.drivers.many import put_many
 from tubes.drivers.options import MAX_PRI, MAX_SECONDS, SECOND, UNITS
-from tubes.errors import Facts, TaskNotTaken
+from tubes.errors import TaskNotTaken
 from tubes.values.batch import Batch
 from tubes.values.codecs import encode
 from tubes.values.lease import NO_TAKE, Lease
@@ -103,12 +103,13 @@ class Port(PortBase[F]):
         shared = self.shared
         engine = self._engine
         lock = self._lock
-        checked: Facts | None = None
+        checked: Mapping[str, Any] | None = None
         if utube is None and self._driver.lane is not None:
             self.check_lane(options)
-        # Whole numbers and lanes are checked here. All other options go through `check_put`.
+        # Whole numbers, lanes and a key are checked here. All other options go through `check_put`.
+        key: Any = options.get("key") if options else None
         if (
-            not options
+            (not options or (key.__class__ is str and key and len(options) == 1))
             and (utube is None or (utube.__class__ is str and engine.lane_option == "utube"))
             and (pri is None or (pri.__class__ is int and 0 <= pri <= MAX_PRI and self._has_usual))
             and (ttl is None or (ttl.__class__ is int and 0 <= ttl <= MAX_SECONDS and self._has_usual))
@@ -143,9 +144,12 @@ class Port(PortBase[F]):
                 if engine.uses_time and engine.timers.soonest <= now and shared.serve(now):
                     engine.busy = 0
                     continue
+                if checked is None and key and (engine.is_bounded or engine.has_key(now, key)):
+                    checked = put_options(options, utube, pri, ttl, ttr, delay or None)
                 if not engine.is_bounded or engine.admits(now, checked or {engine.lane_option: utube}):
                     if checked is None:
-                        entry = engine.add(now, data, pri, ttl, ttr, delay, utube)
+                        extras = engine.extras_of(options) if key else None
+                        entry = engine.add(now, data, pri, ttl, ttr, delay, utube, extras)
                     else:
                         entry = engine.put(now, data, checked)
                     task = snapshot(self.kind, self.tube, entry, engine.has_deadlines)
