@@ -28,8 +28,8 @@ from benchmarks.shared.report import machine
 _FILE: Final = Path(__file__).parent / "ratios.json"
 #: The benchmarks to run, as an expression for pytest's -k.
 _SELECTION: Final = (
-    "cycle-1000- or test_options or (test_contended and asyncio) or test_memory or test_wakeup or test_worker"
-    " or (valkey and (test_round_trips or test_batches or test_bytes))"
+    "cycle-1000- or test_options or (test_contended and asyncio) or test_memory or test_polite"
+    " or test_wakeup or test_worker or (valkey and (test_round_trips or test_batches or test_bytes))"
 )
 #: Rows to ignore: other queues, single measurements, times, and rows dominated by the scheduling of threads.
 _NOT_OURS: Final = ("queue.", "asyncio.")

@@ -1,10 +1,14 @@
-"""Throttled utubes, many with one task each or one with many, compared with utubes of a plain tube."""
+"""Throttled utubes, many with one task each or one with many, compared with utubes of a plain tube.
+
+And the options of a polite tube, each alone and together.
+"""
 
 from __future__ import annotations
 
 import gc
 import tracemalloc
 from itertools import count
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -12,6 +16,7 @@ import pytest
 import tubes
 from benchmarks.shared.tasks import PAYLOAD
 from benchmarks.speed.conftest import Scale, Stopwatch, scale_of
+from benchmarks.speed.subjects import UTUBES
 from benchmarks.speed.table import Comparison, Results, Side
 from tubes.testing import LocalServer, server_program
 
@@ -24,6 +29,21 @@ _FEWER: Final = 20
 #: Options of the lanes of a tube: a long interval for many lanes, and a tiny one for a single lane to allow takes.
 _MANY: Final[dict[str, Any]] = {"interval": 3600, "jitter": 0.1, "max_in_flight": 2, "order": "round_robin"}
 _ONE: Final[dict[str, Any]] = {**_MANY, "interval": 0.000_001}
+#: Options of a polite tube, and whether its tasks have keys. The lanes are free again at once, to allow takes.
+_INTERVAL: Final[dict[str, Any]] = {"interval": 0.000_001}
+_ROUND_ROBIN: Final[dict[str, Any]] = {"order": "round_robin"}
+_KEYS: Final[dict[str, Any]] = {"key_ttl": 3600}
+POLITE: Final[dict[str, tuple[dict[str, Any], bool]]] = {
+    "interval": (_INTERVAL, False),
+    "round robin": (_ROUND_ROBIN, False),
+    "keys": (_KEYS, True),
+    "rate": ({"rate": 1_000_000, "burst": 1_000_000}, False),
+    "capacity": ({"capacity": 1_000_000}, False),
+    "lane_capacity": ({"lane_capacity": 1_000_000}, False),
+    "max_in_flight": ({"max_in_flight": 2}, False),
+    "polite": ({**_INTERVAL, **_ROUND_ROBIN, **_KEYS, "max_attempts": 3}, True),
+}
+_GOAL, _POLITE_GOAL = 1.5, 2.2
 SHAPES: Final = {"utubes with one task each": _MANY, "tasks in one utube": _ONE}
 
 
@@ -122,3 +142,37 @@ def test_memory(shape: str, scale: Scale, results: Results) -> None:
             crowd.close()
         comparison = Comparison(_SECTION, f"memory: a waiting task, {shape}", "plain tube", unit="bytes")
         results.compare(comparison, side, used / scale.memory_tasks)
+
+
+@pytest.fixture(scope="module", params=["memory", "valkey"])
+def place(request: pytest.FixtureRequest) -> Generator[tuple[str, str]]:
+    """Yield the name and the URL of a place for tubes."""
+    if request.param == "memory":
+        yield "memory", "memory://"
+        return
+    with LocalServer() as server:
+        yield "valkey", server.url
+
+
+@pytest.mark.parametrize("name", POLITE)
+def test_polite(place: tuple[str, str], name: str, scale: Scale, results: Results) -> None:
+    where, url = place
+    options, has_keys = POLITE[name]
+    goal = None if where != "memory" else _POLITE_GOAL if name == "polite" else _GOAL
+    clock = process_time if where == "memory" else perf_counter
+    comparison = Comparison(_SECTION, f"{where}: put + take + ack, {name}", "plain tube", goal=goal)
+    with tubes.connect(url) as queue:
+        plain: Any = queue.create_tube("plain", "utubettl", if_exists="keep")
+        polite: Any = queue.create_tube(name.replace(" ", "_"), "utubettl", **options)
+        sides: tuple[tuple[Side, Any], ...] = (("yardstick", plain), ("ours", polite))
+        for turn in range(scale.passes * scale.rounds):
+            for side, tube in sides:
+                puts = [{"utube": UTUBES[number % 100]} for number in range(scale.operations)]
+                if has_keys and tube is polite:
+                    puts = [{**put, "key": f"https://{turn}/{number}"} for number, put in enumerate(puts)]
+                start = clock()
+                for put in puts:
+                    tube.put(PAYLOAD, **put)
+                for _ in puts:
+                    tube.ack(tube.take(timeout=9))
+                results.compare(comparison, side, (clock() - start) / scale.operations)
