@@ -144,3 +144,11 @@ def test_imports_by_function_calls_are_detected() -> None:
 def test_all_import_cycles_are_detected() -> None:
     edges = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set[str](), "e": {"f"}, "f": {"e", "a"}}
     assert circles(edges) == {frozenset("abc"), frozenset("ef")}
+
+
+def test_function_of_the_cli_has_at_most_ten_parameters() -> None:
+    for path in (ROOT / "tubes" / "cli").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                count = len(node.args.args) + len(node.args.kwonlyargs)
+                assert count <= 10, f"{path.name}: {node.name}"

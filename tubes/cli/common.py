@@ -8,10 +8,11 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_type_hints
 
 import typer
 
@@ -23,6 +24,7 @@ from tubes.drivers.registry import known_drivers
 from tubes.errors import Facts, did_you_mean
 from tubes.memory.store import list_store_names
 
+T = TypeVar("T")
 #: Seconds after which a terminal shows that the server does not reply.
 _SILENCE = 1.0
 #: Connect timeout in seconds. It is short because the user can repeat the command.
@@ -200,23 +202,45 @@ def selecting(
         options["state"] = _of_states(states)
     defaults = {name: False if name in ("newest_first", *_CARE) else None for name in options} | {"limit": limit}
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def run(**words: Any) -> None:
-            chosen = {name: words.pop(name) for name in options}
-            care = {name: chosen.pop(name) for name in _CARE if name in chosen}
-            filters = {name: value for name, value in chosen.items() if value != defaults[name]}
-            command(**words, wanted=Wanted(filters, **care))
+    def choose(chosen: Facts) -> Wanted:
+        care = {name: chosen.pop(name) for name in _CARE if name in chosen}
+        return Wanted({name: value for name, value in chosen.items() if value != defaults[name]}, **care)
 
-        signature = inspect.signature(command, eval_str=True)
-        parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "wanted"]
-        for name, option in options.items():
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(name, kind, default=defaults[name], annotation=option))
-        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return run
+    table = {name: (option, defaults[name]) for name, option in options.items()}
+    return lambda command: _with_options(command, "wanted", table, choose)
 
-    return decorate
+
+def with_options(table: type[T]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each field of a dataclass, in place of its parameter `options`."""
+    hints = get_type_hints(table, include_extras=True)
+    options = {field.name: (hints[field.name], field.default) for field in fields(cast("Any", table))}
+    return lambda command: _with_options(command, "options", options, lambda chosen: table(**chosen))
+
+
+def _with_options(
+    command: Callable[..., None],
+    parameter: str,
+    options: Mapping[str, tuple[object, object]],
+    combine: Callable[[Facts], object],
+) -> Callable[..., None]:
+    """Replace a parameter of a command by options, with the annotation and default of each."""
+
+    @functools.wraps(command)
+    def run(**words: Any) -> None:
+        chosen = {name: words.pop(name) for name in options}
+        command(**words, **{parameter: combine(chosen)})
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters: list[inspect.Parameter] = []
+    signature = inspect.signature(command, eval_str=True)
+    for known in signature.parameters.values():
+        if known.name != parameter:
+            parameters.append(known.replace(kind=kind))
+            continue
+        for name, (annotation, default) in options.items():
+            parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def place_of(url: str | None) -> str:

@@ -10,6 +10,8 @@ import time
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,7 +20,7 @@ import typer
 import tubes
 from tubes.backend.url import read, redact_url, url_of_environment
 from tubes.cli.columns import Column, Grid
-from tubes.cli.common import CONNECT_TIMEOUT, AsJson, Url, pairs, path_of, shared_place_of
+from tubes.cli.common import CONNECT_TIMEOUT, AsJson, Url, pairs, path_of, shared_place_of, with_options
 from tubes.cli.exits import Exit, Stop, say
 from tubes.cli.logs import show_logs
 from tubes.cli.show import console, print_json, print_line
@@ -27,6 +29,8 @@ from tubes.errors import StoreFailed
 
 if TYPE_CHECKING:
     from tubes.serve import Tokens
+    from tubes.serve.later import Callbacks
+    from tubes.serve.pushes import Pushes
 
 #: The folder that is served by default, if it exists.
 _FOLDER: Final = "tubes-data"
@@ -70,48 +74,50 @@ def _secrets(option: str, what: str) -> Any:
     return typer.Option(option, metavar="SECRET", help=words, envvar=variable, show_envvar=True)
 
 
-def serve(
-    url: Url = None,
-    http: Annotated[
-        str, typer.Option("--http", metavar="HOST:PORT", help="The address for clients.")
-    ] = "127.0.0.1:7777",
+@dataclass(frozen=True)
+class ServeOptions:
+    """The options of `tubes serve`."""
+
+    http: Annotated[str, typer.Option("--http", metavar="HOST:PORT", help="The address for clients.")] = (
+        "127.0.0.1:7777"
+    )
     admin: Annotated[
         str | None,
         typer.Option("--admin", metavar="HOST:PORT", help="The address of the administration API. Default: disabled."),
-    ] = None,
+    ] = None
     tokens: Annotated[
         Path | None, _file("--tokens", "The file of tokens; see `tubes token create`.", envvar="TUBES_TOKENS")
-    ] = None,
-    tls_cert: Annotated[Path | None, _file("--tls-cert", "The TLS certificate.")] = None,
-    tls_key: Annotated[Path | None, _file("--tls-key", "The private key of the certificate.")] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Accept other machines even without TLS or tokens.")
-    ] = False,
+    ] = None
+    tls_cert: Annotated[Path | None, _file("--tls-cert", "The TLS certificate.")] = None
+    tls_key: Annotated[Path | None, _file("--tls-key", "The private key of the certificate.")] = None
+    insecure: Annotated[bool, typer.Option("--insecure", help="Accept other machines even without TLS or tokens.")] = (
+        False
+    )
     reuse_port: Annotated[
         bool, typer.Option("--reuse-port", help="Share the port with other processes of the service.")
-    ] = False,
+    ] = False
     max_body: Annotated[
         int, typer.Option("--max-body", metavar="BYTES", min=1, help="The maximum size of a request body.")
-    ] = 2**20,
+    ] = 2**20
     headers_within: Annotated[
         float,
         typer.Option("--headers-within", metavar="SECONDS", min=0.1, help="The timeout for the headers of a request."),
-    ] = 5.0,
+    ] = 5.0
     body_within: Annotated[
         float, typer.Option("--body-within", metavar="SECONDS", min=0.1, help="The timeout for a whole request.")
-    ] = 30.0,
+    ] = 30.0
     read_within: Annotated[
         float,
         typer.Option(
             "--read-within", metavar="SECONDS", min=0.1, help="Disconnect clients that read nothing for this long."
         ),
-    ] = 30.0,
+    ] = 30.0
     grace: Annotated[
         float, typer.Option("--grace", min=1, help="Seconds that running requests have to finish after a signal.")
-    ] = 10.0,
+    ] = 10.0
     access_log: Annotated[
         bool, typer.Option("--access-log/--no-access-log", help="Print a line of JSON for each request.")
-    ] = True,
+    ] = True
     callback: Annotated[
         list[str] | None,
         typer.Option(
@@ -119,28 +125,35 @@ def serve(
             metavar="PREFIX",
             help="Enable the API of later, with callbacks to URLs that start with this prefix: https://a.example/.",
         ),
-    ] = None,
-    callback_network: Annotated[list[str] | None, _networks("--callback-network", "callbacks")] = None,
-    callback_secret: Annotated[list[str] | None, _secrets("--callback-secret", "callbacks")] = None,
+    ] = None
+    callback_network: Annotated[list[str] | None, _networks("--callback-network", "callbacks")] = None
+    callback_secret: Annotated[list[str] | None, _secrets("--callback-secret", "callbacks")] = None
     callback_per_host: Annotated[
         int, typer.Option("--callback-per-host", min=1, help="The maximum number of callbacks to one host at a time.")
-    ] = 10,
+    ] = 10
     push: Annotated[
         list[str] | None,
         typer.Option("--push", metavar="'[NAMESPACE ]TUBE=URL'", help="Post the tasks of a tube to this URL."),
-    ] = None,
-    push_network: Annotated[list[str] | None, _networks("--push-network", "posts")] = None,
-    push_secret: Annotated[list[str] | None, _secrets("--push-secret", "posts")] = None,
+    ] = None
+    push_network: Annotated[list[str] | None, _networks("--push-network", "posts")] = None
+    push_secret: Annotated[list[str] | None, _secrets("--push-secret", "posts")] = None
     push_concurrency: Annotated[
         int,
         typer.Option(
             "--push-concurrency", min=1, help="The maximum number of tasks of a tube that are posted at a time."
         ),
-    ] = 1,
-    ui: Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the dashboard at /ui/.")] = True,
+    ] = 1
+    ui: Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the dashboard at /ui/.")] = True
     history: Annotated[
         bool, typer.Option("--history", help="Always sample the counts of all tubes, not only for open dashboards.")
-    ] = False,
+    ] = False
+
+
+@with_options(ServeOptions)
+def serve(
+    url: Url = None,
+    *,
+    options: ServeOptions,
     config: Annotated[
         Path | None,
         _file(
@@ -160,43 +173,47 @@ def serve(
     from tubes.serve.server import Listen, run
     from tubes.serve.server import serve as serving
 
-    if (tls_cert is None) != (tls_key is None):
+    cert, key = options.tls_cert, options.tls_key
+    if (cert is None) != (key is None):
         raise Stop("--tls-cert and --tls-key must be used together", Exit.USAGE)
-    tls: dict[str, object] = {"cert": tls_cert and str(tls_cert), "key": tls_key and str(tls_key)}
-    listen = Listen.read(http, shared=reuse_port, **tls)
-    admin_listen = None if admin is None else Listen.read(admin, shared=reuse_port, **tls)
-    known = None if tokens is None else _tokens(tokens)
+    read_address = partial(Listen.read, shared=options.reuse_port, cert=cert and str(cert), key=key and str(key))
+    listen = read_address(options.http)
+    admin = None if options.admin is None else read_address(options.admin)
+    known = None if options.tokens is None else _tokens(options.tokens)
     is_missing = known is not None and not known.path.exists()
     if is_missing and admin is None:
-        raise Stop(f"{tokens} does not exist: tubes token create --tokens {tokens} creates it", Exit.USAGE)
-    for place in (listen, admin_listen):
+        path = options.tokens
+        raise Stop(f"{path} does not exist: tubes token create --tokens {path} creates it", Exit.USAGE)
+    for place in (listen, admin):
         if place is not None:
-            place.check(has_tokens=known is not None, insecure=insecure)
+            place.check(has_tokens=known is not None, insecure=options.insecure)
     if known is not None and is_missing:
         known.begin()  # Tokens can be created over the administration API.
     show_logs(is_one_of_many=False)
     tubes_url, note = _choose_url(url)
     settings = read(tubes_url).settings
-    pushes = None
+    pushes = _pushes_of(options)
     codec: Any = None if "codec" in settings or not tubes_url.startswith("memory:") else "json"
-    if push:
-        from tubes.serve.pushes import AnyJson, Push, Pushes
+    if pushes is not None:
+        from tubes.serve.pushes import AnyJson
 
-        targets = tuple(map(Push.read, push))
-        pushes = Pushes(targets, tuple(push_network or ()), tuple(push_secret or ()), push_concurrency, grace=grace / 2)
         codec = None if "codec" in settings else AnyJson()
     session_ttl = None if "session_ttl" in settings else _SESSION_TTL
-    queue = tubes.aio.connect(tubes_url, codec=codec, session_ttl=session_ttl)
-    write = _LineBuffer().write if access_log else None
-    callbacks = None
-    if callback:
-        from tubes.serve.later import Callbacks
-
-        networks, secrets = tuple(callback_network or ()), tuple(callback_secret or ())
-        callbacks = Callbacks(tuple(callback), networks, secrets, per_host=callback_per_host)
-    limits = Limits(body=max_body, headers_within=headers_within, body_within=body_within, read_within=read_within)
+    limits = Limits(
+        body=options.max_body,
+        headers_within=options.headers_within,
+        body_within=options.body_within,
+        read_within=options.read_within,
+    )
     app = create_app(
-        queue, tokens=known, limits=limits, access_log=write, callbacks=callbacks, pushes=pushes, ui=ui, history=history
+        tubes.aio.connect(tubes_url, codec=codec, session_ttl=session_ttl),
+        tokens=known,
+        limits=limits,
+        access_log=_LineBuffer().write if options.access_log else None,
+        callbacks=_callbacks_of(options),
+        pushes=pushes,
+        ui=options.ui,
+        history=options.history,
     )
 
     def announce(urls: list[str]) -> None:
@@ -205,7 +222,26 @@ def serve(
             say("no tokens are configured: every client may do everything")
 
     local_only = known is None and listen.is_local
-    run(serving(app, listen, admin_listen, local_only=local_only, grace=grace, started=announce))
+    run(serving(app, listen, admin, local_only=local_only, grace=options.grace, started=announce))
+
+
+def _pushes_of(options: ServeOptions) -> Pushes | None:
+    if not options.push:
+        return None
+    from tubes.serve.pushes import Push, Pushes
+
+    networks, secrets = tuple(options.push_network or ()), tuple(options.push_secret or ())
+    targets = tuple(map(Push.read, options.push))
+    return Pushes(targets, networks, secrets, options.push_concurrency, grace=options.grace / 2)
+
+
+def _callbacks_of(options: ServeOptions) -> Callbacks | None:
+    if not options.callback:
+        return None
+    from tubes.serve.later import Callbacks
+
+    networks, secrets = tuple(options.callback_network or ()), tuple(options.callback_secret or ())
+    return Callbacks(tuple(options.callback), networks, secrets, per_host=options.callback_per_host)
 
 
 def dashboard(

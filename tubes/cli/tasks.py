@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any
@@ -35,6 +36,7 @@ from tubes.cli.common import (
     pairs,
     require_confirmation,
     selecting,
+    with_options,
 )
 from tubes.cli.exits import Exit, Stop, code_of, describe_error, say
 from tubes.cli.show import console, data_of, print_json, print_line, span, task_json, tasks_table, words_of
@@ -66,6 +68,28 @@ Session = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class TaskOptions:
+    """The options of a new task."""
+
+    utube: Annotated[str | None, typer.Option(help="The lane of the task.")] = None
+    pri: Annotated[int | None, typer.Option(help="The priority: 0 comes first.")] = None
+    delay: Annotated[float | None, typer.Option(help="Seconds until the task is ready.")] = None
+    ttl: Annotated[float | None, typer.Option(help="Seconds until the task expires.")] = None
+    ttr: Annotated[float | None, typer.Option(help="Seconds that a worker can hold the task (time to run).")] = None
+    max_attempts: Annotated[int | None, typer.Option(help="The maximum number of times the task can be taken.")] = None
+    key: Annotated[str | None, typer.Option(help="A key that only one task of the tube can have.")] = None
+    on_duplicate: Annotated[
+        str | None, typer.Option(help="What to do if the key is in use: keep, replace, update or raise.")
+    ] = None
+    keep_done: Annotated[float | None, typer.Option(help="Seconds for which the task is kept after it is done.")] = None
+    context: Annotated[
+        list[str] | None,
+        typer.Option("--context", metavar="NAME=VALUE", help="Context of the task, for example a trace id."),
+    ] = None
+
+
+@with_options(TaskOptions)
 def put(
     name: Name,
     data: Annotated[
@@ -76,23 +100,8 @@ def put(
     ] = None,
     text: Annotated[bool, typer.Option("--text", help="Put the data as a string even if it is JSON.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse data that is not JSON.")] = False,
-    utube: Annotated[str | None, typer.Option(help="The lane of the task.")] = None,
-    pri: Annotated[int | None, typer.Option(help="The priority: 0 comes first.")] = None,
-    delay: Annotated[float | None, typer.Option(help="Seconds until the task is ready.")] = None,
-    ttl: Annotated[float | None, typer.Option(help="Seconds until the task expires.")] = None,
-    ttr: Annotated[float | None, typer.Option(help="Seconds that a worker can hold the task (time to run).")] = None,
-    max_attempts: Annotated[int | None, typer.Option(help="The maximum number of times the task can be taken.")] = None,
-    key: Annotated[str | None, typer.Option(help="A key that only one task of the tube can have.")] = None,
-    on_duplicate: Annotated[
-        str | None, typer.Option(help="What to do if the key is in use: keep, replace, update or raise.")
-    ] = None,
-    keep_done: Annotated[
-        float | None, typer.Option(help="Seconds for which the task is kept after it is done.")
-    ] = None,
-    context: Annotated[
-        list[str] | None,
-        typer.Option("--context", metavar="NAME=VALUE", help="Context of the task, for example a trace id."),
-    ] = None,
+    *,
+    options: TaskOptions,
     create: Create = None,
     url: Url = None,
     codec: Codec = None,
@@ -106,14 +115,13 @@ def put(
         if create is not None and name not in queue.tubes():
             queue.create_tube(name, create, if_not_exists=True)
         tube = queue.tube(name)
-        options = drop_none(pri=pri, delay=delay, ttl=ttl, ttr=ttr, max_attempts=max_attempts, keep_done=keep_done)
-        options |= drop_none(key=key, on_duplicate=on_duplicate, utube=utube)
-        if context:
-            options["context"] = pairs(context, "--context")
+        given = drop_none(**vars(options))
+        if options.context:
+            given["context"] = pairs(options.context, "--context")
         codec = "raw" if isinstance(tube._port.codec, tubes.RawCodec) else "json"  # The URL can also set it.
         words = _lines(codec, read) if data in (None, [], ["-"]) else _arguments(data or [], codec, read)
         while batch := list(islice(words, _BATCH)):
-            tasks = tube.put_many(batch, timeout=0, errors="raise", **options)
+            tasks = tube.put_many(batch, timeout=0, errors="raise", **given)
             if not tasks:
                 raise Stop(f"tube {name!r} is full: no task was put", Exit.NOTHING)
             for task in tasks:

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -19,7 +20,7 @@ import typer
 
 import tubes
 from tubes.backend.url import url_of_environment
-from tubes.cli.common import AsJson, Url, open_queue
+from tubes.cli.common import AsJson, Url, open_queue, with_options
 from tubes.cli.exits import SHOWS_WHERE, Exit, Stop
 from tubes.cli.logs import set_log_level, show_logs
 from tubes.cli.show import print_json
@@ -35,6 +36,34 @@ _NOT_SHARED = "memory:// and file: work in one process only, but --processes sta
 _CODES: dict[int, Exit] = {CUT_OFF: Exit.CUT_OFF, AT_ONCE: Exit.AT_ONCE}
 
 
+@dataclass(frozen=True)
+class WorkerOptions:
+    """The options of `tubes worker`."""
+
+    burst: Annotated[bool, typer.Option("--burst", help="Exit when no more tasks can be taken.")] = False
+    concurrency: Annotated[
+        int | None,
+        typer.Option("--concurrency", "-c", min=1, help="The number of tasks that each handler works on at a time."),
+    ] = None
+    grace: Annotated[
+        float | None,
+        typer.Option("--grace", min=0, help="Seconds that handlers have to finish after a signal."),
+    ] = None
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", "-p", min=1, help="Run this many processes, and restart them when they end."),
+    ] = None
+    max_tasks: Annotated[int | None, typer.Option("--max-tasks", min=1, help="Exit after this many tasks.")] = None
+    max_memory: Annotated[
+        int | None,
+        typer.Option("--max-memory", metavar="MB", min=1, help="Exit when the process uses more memory than this."),
+    ] = None
+    reload: Annotated[bool, typer.Option("--reload", help="Restart when a .py file in this folder changes.")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also print debug messages.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings and errors only.")] = False
+
+
+@with_options(WorkerOptions)
 def worker(
     target: Annotated[
         str,
@@ -42,27 +71,8 @@ def worker(
             metavar="MODULE:WORKER", help="A Worker, or a function that gets the queue and returns a Worker."
         ),
     ],
-    burst: Annotated[bool, typer.Option("--burst", help="Exit when no more tasks can be taken.")] = False,
-    concurrency: Annotated[
-        int | None,
-        typer.Option("--concurrency", "-c", min=1, help="The number of tasks that each handler works on at a time."),
-    ] = None,
-    grace: Annotated[
-        float | None,
-        typer.Option("--grace", min=0, help="Seconds that handlers have to finish after a signal."),
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option("--processes", "-p", min=1, help="Run this many processes, and restart them when they end."),
-    ] = None,
-    max_tasks: Annotated[int | None, typer.Option("--max-tasks", min=1, help="Exit after this many tasks.")] = None,
-    max_memory: Annotated[
-        int | None,
-        typer.Option("--max-memory", metavar="MB", min=1, help="Exit when the process uses more memory than this."),
-    ] = None,
-    reload: Annotated[bool, typer.Option("--reload", help="Restart when a .py file in this folder changes.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also print debug messages.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings and errors only.")] = False,
+    *,
+    options: WorkerOptions,
     url: Url = None,
     as_json_: AsJson = False,
     supervisor: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -75,16 +85,11 @@ def worker(
 
     With --processes a supervisor starts several processes of this worker, and restarts them when they end.
     """
-    level = logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
-    if supervisor is None and (processes is not None or reload):
-        options = {"--concurrency": concurrency, "--grace": grace, "--processes": processes}
-        options |= {"--max-tasks": max_tasks, "--max-memory": max_memory}
-        flags = {"--burst": burst, "--verbose": verbose, "--quiet": quiet, "--json": as_json_}
-        words = [target, *(name for name, is_set in flags.items() if is_set)]
-        words += [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    level = logging.DEBUG if options.verbose else logging.WARNING if options.quiet else logging.INFO
+    if supervisor is None and (options.processes is not None or options.reload):
         show_logs(is_one_of_many=False)
         set_log_level(level)
-        _supervise(words, processes or 1, url, burst=burst, reload=reload)
+        _supervise([target, *_words_of(options), *(["--json"] if as_json_ else [])], url, options)
         return
     codes = [Exit.DONE]
     with ExitStack() as stack:
@@ -96,19 +101,19 @@ def worker(
             connect = partial(open_queue, url, connect_timeout=_CONNECT_TIMEOUT)
             loaded = _make(target, loaded, lambda: stack.enter_context(connect()))
         set_log_level(level)
-        if concurrency is not None:
-            loaded.concurrency = concurrency
-        if grace is not None:
-            loaded.grace = grace
-        limit(loaded, max_tasks, max_memory)
+        if options.concurrency is not None:
+            loaded.concurrency = options.concurrency
+        if options.grace is not None:
+            loaded.grace = options.grace
+        limit(loaded, options.max_tasks, options.max_memory)
         loaded._code_at_once = Exit.AT_ONCE
         if link is not None:
-            if (processes or 1) > 1 and not loaded._queue._connection.is_remote:
+            if (options.processes or 1) > 1 and not loaded._queue._connection.is_remote:
                 raise Stop(_NOT_SHARED, Exit.USAGE)
             link.stop = partial(_stop, loaded)
             _report_start(loaded, link)
         try:
-            summary = loaded.run(burst=burst)
+            summary = loaded.run(burst=options.burst)
         except tubes.TubesError:
             raise
         except Exception as error:
@@ -123,13 +128,23 @@ def worker(
         raise typer.Exit(int(codes[-1]))
 
 
-def _supervise(words: list[str], processes: int, url: str | None, *, burst: bool, reload: bool) -> None:
+def _words_of(options: WorkerOptions) -> Iterator[str]:
+    """Return the options as words of a command line, for a process of the supervisor."""
+    for name, value in vars(options).items():
+        if value is not None and value is not False and name != "reload":
+            yield f"--{name.replace('_', '-')}"
+            if value is not True:
+                yield str(value)
+
+
+def _supervise(words: list[str], url: str | None, options: WorkerOptions) -> None:
+    processes = options.processes or 1
     place = url or url_of_environment() or ""
     if processes > 1 and place.partition(":")[0].lower() in ("memory", "file"):
         raise Stop(_NOT_SHARED, Exit.USAGE)
     if url is not None:
         os.environ["TUBES_URL"] = url  # As an argument its password would be visible in the list of processes.
-    supervisor = Supervisor(child_command(*words), processes, burst=burst, reload=reload)
+    supervisor = Supervisor(child_command(*words), processes, burst=options.burst, reload=options.reload)
     what = "a process" if processes == 1 else f"{processes} processes"
     _log.info("the supervisor starts %s of %s; Ctrl-C stops %s", what, words[0], "it" if processes == 1 else "them")
     code = asyncio.run(supervisor.run())
