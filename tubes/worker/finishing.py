@@ -150,21 +150,27 @@ def _is_final(error: TubesError) -> bool:
 
 
 class Acks:
-    """Sends the acks of handlers that end in the same iteration of the event loop as one call per tube.
+    """Sends the acks of handlers, one call per tube at a time: acks that are added meanwhile join the next call.
 
-    `end`: called with each task and its outcome; `fail`: called instead with the task and the error.
+    `begin`: called with each task just before its ack is sent; `end`: called with each task and its outcome; `fail`:
+    called instead with the task and the error.
     """
 
     def __init__(
-        self, end: Callable[[InFlight, Outcome], object], fail: Callable[[InFlight, BaseException], object]
+        self,
+        begin: Callable[[InFlight], object],
+        end: Callable[[InFlight, Outcome], object],
+        fail: Callable[[InFlight, BaseException], object],
     ) -> None:
+        self._begin: Final = begin
         self._end: Final = end
         self._fail: Final = fail
+        # The tasks of the next call, for each tube with a sender.
         self._gathered: Final[dict[AsyncTube, list[InFlight]]] = {}
         self._senders: Final[set[asyncio.Task[None]]] = set()
 
     def add(self, entry: InFlight) -> None:
-        """Ack a finished task together with the others of this iteration of the event loop."""
+        """Ack a finished task in the next call for its tube."""
         tube = entry.task._tube
         group = self._gathered.get(tube)
         if group is not None:
@@ -176,14 +182,20 @@ class Acks:
         sender.add_done_callback(self._senders.discard)
 
     async def _send(self, tube: AsyncTube) -> None:
-        group = self._gathered.pop(tube)
-        try:
-            acked = await tube.ack_many([entry.task for entry in group])
-        except BaseException as error:
+        while group := self._gathered[tube]:
+            self._gathered[tube] = []
             for entry in group:
-                self._fail(entry, error)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            for entry in group:
-                self._end(entry, "acked" if acked.get(entry.task.id) else "lost")
+                self._begin(entry)
+            try:
+                acked = await tube.ack_many([entry.task for entry in group])
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    group += self._gathered.pop(tube)
+                for entry in group:
+                    self._fail(entry, error)
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                for entry in group:
+                    self._end(entry, "acked" if acked.get(entry.task.id) else "lost")
+        del self._gathered[tube]

@@ -95,7 +95,7 @@ class Run:
         self._renewer: Final = LeaseRenewer(connections.thread_tube, self._handle_lost, self._handle_timeout)
         self._handling: Final = Handling(connections, self._lifetime, self._pool, self._processes, hooks)
         self._finishing: Final = Finishing(connections.replies, self._lifetime)
-        self._acks: Final = Acks(self._end, self._handle_failed_ack)
+        self._acks: Final = Acks(self._free, self._end, self._handle_failed_ack)
         self._fetchers: Final[dict[object, Fetcher]] = {}
         self._in_flight: Final[set[InFlight]] = set()
         # Tasks that failed in a burst and are released at its end.
@@ -299,10 +299,6 @@ class Run:
             entry.is_finishing = True
             if verdict.method == "ack" and has_replied and task._take != FINISHED and not verdict.leaves_result(task):
                 self._acks.add(entry)
-                if entry.target.is_async:
-                    # Send the next take right after the ack, in one round trip. With threads this gains nothing.
-                    self._free(entry)
-                    self._changed.set()
                 return
             outcome = None if task._take == FINISHED else await self._finishing.finish(task, verdict)
             if not has_replied:
@@ -367,11 +363,12 @@ class Run:
         self._end(entry, None)
 
     def _free(self, entry: InFlight) -> None:
-        """Free the place of the handler for another task, once."""
+        """Free the place of the handler for another task, once. The next take is sent right behind its ack."""
         fetcher = self._fetchers.get(entry.route.key)
         if fetcher is not None and not entry.is_freed:
             entry.is_freed = True
             fetcher.free()
+            self._changed.set()
 
     def _end(self, entry: InFlight, outcome: Outcome | None) -> None:
         """Remove a task from the set in flight. `outcome`: how it was finished, if this run finished it."""
