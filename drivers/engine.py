@@ -401,11 +401,14 @@ class Engine:
         self._holds[id(hold)] = hold
         return hold
 
-    def close_hold(self, now: int, hold: Hold) -> None:
-        """Release the tasks of an ended session, in the order of their ids."""
-        for _, entry in sorted(hold.items()):
-            self.release(now, entry, why="session")
-        self._holds.pop(id(hold), None)
+    def close_hold(self, now: int, hold: Hold, ids: Iterable[int] | None = None) -> bool:
+        """Release the tasks of an ended session, all or those among `ids`, in order; return True if it has more."""
+        for number in sorted(hold) if ids is None else ids:
+            if number in hold:
+                self.release(now, hold[number], why="session")
+        if not hold:
+            self._holds.pop(id(hold), None)
+        return bool(hold)
 
     @property
     def taken(self) -> int:
@@ -787,7 +790,8 @@ class Engine:
     def find_leased(self, id: int, take: int) -> Entry | None:
         """Return a task if it is still held by this take, in any session; None otherwise."""
         entry = self.tasks.get(id)
-        return entry if entry is not None and entry.take == take and entry.state is _TAKEN else None
+        hold = None if entry is None or entry.take != take else entry.hold
+        return None if hold is None or hold.is_ended else entry
 
     def get_leased(self, id: int, take: int) -> Entry:
         """Return a task if it is still held by this take, in any session; raise `TaskNotTaken` otherwise."""

@@ -54,14 +54,17 @@ class Loss(NamedTuple):
 class Hold(dict[int, "Entry"]):
     """The tasks of one tube that one session has taken, by id."""
 
-    __slots__ = ("on_loss",)
+    __slots__ = ("is_ended", "on_loss")
 
+    #: True once the session has ended: its tasks can no longer be acked. They are released in parts.
+    is_ended: bool
     #: Called when another caller ends a take of this session; with None if all its tasks are gone. It must not use the
     #: tube.
     on_loss: Callable[[Loss | None], object] | None
 
     def __init__(self) -> None:
         super().__init__()
+        self.is_ended = False
         self.on_loss = None
 
 

@@ -148,9 +148,9 @@ class JournaledEngine(Engine):
             return super().expire(now)
 
     @override
-    def close_hold(self, now: int, hold: Hold) -> None:
+    def close_hold(self, now: int, hold: Hold, ids: Iterable[int] | None = None) -> bool:
         with self._defer_changes():
-            super().close_hold(now, hold)
+            return super().close_hold(now, hold, ids)
 
     def count_rows(self) -> int:
         """Return the number of rows of tasks after the next commit."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +20,7 @@ from tubes.drivers.options import KEEP, SECOND, Seconds, flag, integer, micros
 from tubes.drivers.tube_options import apply_changes
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.memory import selecting
-from tubes.memory.port import Port, keep_data
+from tubes.memory.port import Port, keep_data, run_parts
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.codecs import encode
 from tubes.values.lane import LaneInfo, check_lane_limits, lane_of
@@ -169,7 +168,8 @@ class CallPort(Port[F]):
                 raise target.closed_error()
             return destination.run(move, now)
 
-        destination.catch_up()
+        while destination.do_part():
+            pass
         moved = self._do(act)
         destination.notify_listeners()
         return moved
@@ -451,21 +451,11 @@ class CallPort(Port[F]):
             found.update(kind_of(None if task.extras is None else task.extras.reason) for task in tasks)
             return not scan.ended
 
-        return self._in_parts(act, found)
+        return self._in_parts(act, lambda: found)
 
-    def _in_parts(self, act: Callable[[int], bool], result: object) -> Any:
-        """Call `act` until it returns False, then return the result; in the asyncio API return a coroutine of it."""
-
-        async def take_turns() -> object:
-            while await asyncio.sleep(0, self._do(act)):
-                pass  # Other tasks of the event loop run after each part.
-            return result
-
-        if self.connection.api.awaited:
-            return take_turns()
-        while self._do(act):
-            pass
-        return result
+    def _in_parts(self, act: Callable[[int], bool], finish: Callable[[], object]) -> Any:
+        """Call `act` until it returns False, then return what `finish` returns, as `run_parts` does."""
+        return run_parts(iter(lambda: self._do(act), False), finish, self.connection.api)
 
     def oldest_ready_age(self) -> float | None:
         """Return the age of the oldest ready task in seconds."""

@@ -7,14 +7,16 @@ import sys
 from _thread import start_new_thread
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tubes.backend.port import ConnectionBase, check_session_uuid
 from tubes.drivers.driver import check_tube_name
 from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import flag, micros
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
+from tubes.memory.port import run_parts
 from tubes.memory.quick import port_of
 from tubes.memory.store import MemorySession
 from tubes.values.codecs import JsonCodec
@@ -22,7 +24,7 @@ from tubes.values.overview import exact_names, match_names
 from tubes.values.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from uuid import UUID
 
     from tubes.backend.interface import ApiKind, IfExists, Options
@@ -193,24 +195,27 @@ class Connection(ConnectionBase):
             self.store.lock.token[0] = True
         return []
 
-    def identify(self, uuid: str | UUID | None, create: bool = False) -> str:
+    def identify(self, uuid: str | UUID | None, create: bool = False) -> Any:
         """Move to the session `uuid`, if given, and return the session's uuid. With `create` the session may be new."""
         self.check()
         wanted = check_session_uuid(uuid, create)
         if wanted is None:
             return self.session.uuid
-        self.session.catch_up()
+        return self._end_after(partial(self._move, wanted, create), wanted)
+
+    def _move(self, wanted: str, create: bool) -> MemorySession:
+        """Move to the session `wanted`; return the former one."""
         self.store.lock.acquire()
         try:
             if self.closed is not None:
                 raise self.closed()
             old, new = self.session, self.store.sessions.get(wanted)
-            if new is None:
+            if new is None or new.is_ending:
                 if not create:
                     raise SessionNotFound(uuid=wanted)
                 new = MemorySession(self.store, wanted)
             if new is old:
-                return wanted
+                return old
             holds = [new.hold(shared) for shared in self._ports]
             move = map(setattr, self._ports.values(), repeat("hold"), holds)
             try:
@@ -218,41 +223,49 @@ class Connection(ConnectionBase):
                 new.join(self._lease)
                 self.session = self.store.sessions[wanted] = new
                 deque(move, maxlen=0)
-                shared_tubes = old.leave(self.store.clock.micros())
+                old.leave(self.store.clock.micros())
             except BaseException:
                 if self.session is new:  # Use another thread, which signals do not interrupt.
                     start_new_thread(self._leave, (old,))
                 raise
         finally:
             self.store.lock.token[0] = True
-        for shared in shared_tubes:
-            shared.notify_listeners()
-        return wanted
+        return old
 
     def _leave(self, session: MemorySession) -> None:
-        """Leave a session that this connection has moved away from. The call may be repeated."""
+        """Leave a session that this connection has moved away from."""
         self.store.lock.acquire()
         try:
-            shared_tubes = session.leave(self.store.clock.micros())
+            session.leave(self.store.clock.micros())
         finally:
             self.store.lock.token[0] = True
-        for shared in shared_tubes:
-            shared.notify_listeners()
+        deque(session.end(), maxlen=0)
 
-    def close(self, *, lost: bool = False) -> None:
+    def _end_after(self, leave: Callable[[], MemorySession], result: object) -> Any:
+        """Call `leave`, and end the session that it returns if it ends; return `result` as `run_parts` does."""
+        try:
+            return run_parts(leave().end(), lambda: result, self.api)
+        except KeyboardInterrupt:  # Use another thread, which signals do not interrupt.
+            start_new_thread(self.store.end_sessions, ())
+            raise
+
+    def close(self, *, lost: bool = False) -> Any:
         """End this connection; waiting callers get `QueueClosed`. `lost`: its session lives until its lease ends."""
-        if self.closed is not None:
-            return
+        if self.closed is not None and not self.session.is_ending:  # A close that was interrupted is repeated.
+            return None
         if self.replies is not None:
             self.replies.close()
         if self._pid != os.getpid():
             self.closed = self._make_forked_error
-            return
-        self.session.catch_up()
+            return None
+        return self._end_after(partial(self._close, lost), None)
+
+    def _close(self, lost: bool) -> MemorySession:
+        """Close the ports of this connection, and leave its session; return the session."""
         self.store.lock.acquire()
         try:
             if self.closed is not None:
-                return
+                return self.session
             for shared, port in self._ports.items():
                 port.closed_error = _make_closed_error
                 shared.dismiss(set(port.waiters), _make_closed_error)
@@ -260,13 +273,12 @@ class Connection(ConnectionBase):
                     shared.run(shared.serve, self.store.clock.micros())
                 shared.listen(port, None)
                 shared.ports.discard(port)
-            shared_tubes = self.session.leave(self.store.clock.micros(), lost=lost)
+            self.session.leave(self.store.clock.micros(), lost=lost)
             self.closed = _make_closed_error
             self._ports.clear()
         finally:
             self.store.lock.token[0] = True
-        for shared in shared_tubes:
-            shared.notify_listeners()
+        return self.session
 
     def __del__(self) -> None:
         # When the process ends, released tasks are of no use, and no thread can be started.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from tubes.backend.interface import AnyConnection
@@ -352,6 +353,24 @@ class Port(PortBase[F]):
         """Withdraw and undo a moment later. For finalizers, which may run in the middle of a method."""
         if not self._store.forked:  # In a fork the waiter belongs to the parent.
             self.shared.later(lambda: self.withdraw(waiter, undo=True))
+
+
+def run_parts(parts: Iterator[object], finish: Callable[[], T], api: ApiKind) -> Any:
+    """Do work in parts, one for each step of the iterator, and return what `finish` returns.
+
+    In the asyncio API it returns a coroutine if there is more than one part: the event loop runs between two parts.
+    """
+    end = object()
+
+    async def take_turns() -> T:
+        while await asyncio.sleep(0, next(parts, end)) is not end:
+            pass
+        return finish()
+
+    while next(parts, end) is not end:
+        if api.awaited:
+            return take_turns()
+    return finish()
 
 
 def keep_data(result: TaskView, task: TaskView, entry: Entry) -> None:

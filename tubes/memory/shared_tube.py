@@ -152,16 +152,20 @@ class SharedTube:
             self.end_section = self.idle_end_section
         return is_behind
 
-    def catch_up(self) -> None:
-        """Move all due tasks, in parts. Not under the lock."""
-        is_behind = True
-        while is_behind:
-            self._lock.acquire()
-            try:
-                is_behind = self.run(self.serve, self._clock.micros())
-            finally:
-                self._lock.token[0] = True
-            self.notify_listeners()
+    def do_part(self, act: Callable[[int], bool] = lambda now: False) -> bool:
+        """Move due tasks, and call `act` unless more are due. Not under the lock.
+
+        Returns True if more are due, or if `act` has returned True. A dropped tube has no parts.
+        """
+        self._lock.acquire()
+        try:
+            has_more = False
+            if self.closed_error is None:
+                has_more = bool(self.run(lambda now: self.serve(now) or act(now), self._clock.micros()))
+        finally:
+            self._lock.token[0] = True
+        self.notify_listeners()
+        return has_more
 
     def commit_both(self, other: SharedTube, now: int) -> None:
         """Write the changes of both tubes, all or none, if the store is kept in a folder. Under the lock."""

@@ -6,7 +6,7 @@ import os
 import threading
 from collections import deque
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 from weakref import WeakSet
@@ -15,7 +15,7 @@ from tubes.backend.alarms import Alarm
 from tubes.backend.clock import fire_soon, system_clock
 from tubes.backend.url import add_namespace
 from tubes.drivers.driver import Driver, check_name
-from tubes.drivers.engine import Engine
+from tubes.drivers.engine import DUE_PART, Engine
 from tubes.drivers.options import flag
 from tubes.drivers.registry import Registry
 from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, drop_reset_options
@@ -26,6 +26,8 @@ from tubes.values.codecs import are_same_codecs
 from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tubes.backend.clock import Clock
     from tubes.backend.interface import IfExists, Options
     from tubes.drivers.entry import Hold
@@ -38,6 +40,8 @@ class MemorySession:
     def __init__(self, store: MemoryStore, uuid: str | None = None) -> None:
         self.uuid: Final = uuid or uuid4().hex
         self.members = 0
+        #: True from the moment when it ends until `end` has released its tasks.
+        self.is_ending = False
         self.holds: Final[dict[SharedTube, Hold]] = {}
         #: The session outlives a lost last connection by this many microseconds; `join` sets it.
         self.lease = 0
@@ -62,65 +66,73 @@ class MemorySession:
             self.lease = lease
         self._ends_at = None
 
-    def leave(self, now: int, *, lost: bool = False) -> list[SharedTube]:
-        """Remove a connection. The last one ends the session, at once or after its lease. Returns its tubes."""
-        shared_tubes: list[SharedTube] = []
+    def leave(self, now: int, *, lost: bool = False) -> None:
+        """Remove a connection. The last one ends the session, at once or after its lease. Under the lock."""
         if self.members == 1:
             if lost and self.lease:
                 self._ends_at = now + self.lease
                 self._alarm.set(self._ends_at)
             else:
-                shared_tubes = self._end(now)
+                self._begin_end()
         # Last, so that an interrupted call can be repeated.
         self.members -= 1
-        return shared_tubes
-
-    def catch_up(self) -> None:
-        """Move due tasks of its tubes, before it ends. Not under the lock."""
-        for shared in list(self.holds):
-            if shared.closed_error is None:
-                shared.catch_up()
 
     def call_soon(self) -> None:
         """Let the alarm thread remove lost connections. Safe to call at any moment, also from finalizers."""
         fire_soon(self._call)
 
-    def _end(self, now: int) -> list[SharedTube]:
-        shared_tubes = sorted(self.holds, key=lambda shared: shared.name)
-        for shared in shared_tubes:
-            if shared.closed_error is None:
-                shared.run(partial(self._end_hold, shared), now)
-        self.holds.clear()
-        self._store.remove_session(self)
-        return shared_tubes
+    def _begin_end(self) -> None:
+        self.is_ending = True
+        for hold in self.holds.values():
+            hold.is_ended = True
 
-    def _end_hold(self, shared: SharedTube, now: int) -> None:
-        while shared.engine.expire(now):
-            pass
-        shared.engine.close_hold(now, self.holds[shared])
-        shared.serve(now)
+    def end(self) -> Iterator[bool]:
+        """Release the tasks of the session if it ends: a part for each step. Not under the lock; it may be repeated.
+
+        If the steps are interrupted, the alarm thread does the others.
+        """
+        if not self.is_ending:
+            return
+        try:
+            for shared, hold in sorted(self.holds.items(), key=lambda item: item[0].name):
+                yield from iter(partial(shared.do_part, partial(_release_some, shared, hold, iter(sorted(hold)))), False)
+            self._store.lock.acquire()
+            try:
+                if self.is_ending:
+                    self._store.remove_session(self)
+                    self.holds.clear()
+                    self.is_ending = False
+            finally:
+                self._store.lock.token[0] = True
+        except (GeneratorExit, KeyboardInterrupt):
+            self.call_soon()
+            raise
 
     def _fire(self, now: int) -> None:
-        shared_tubes: list[SharedTube] = []
-        self.catch_up()
         self._store.lock.acquire()
         try:
             now = self._store.clock.micros()
             self._alarm.cancel()
             self._call.cancel()
             while self.lost_connections:
-                shared_tubes += self.leave(now, lost=True)
+                self.leave(now, lost=True)
                 self.lost_connections.pop()
             if self._ends_at is not None:
                 if self._ends_at <= now:
-                    shared_tubes += self._end(now)
+                    self._begin_end()
                     self._ends_at = None
                 else:
                     self._alarm.set(self._ends_at)
         finally:
             self._store.lock.token[0] = True
-        for shared in shared_tubes:
-            shared.notify_listeners()
+        deque(self.end(), maxlen=0)
+
+
+def _release_some(shared: SharedTube, hold: Hold, ids: Iterator[int], now: int) -> bool:
+    """Release the next tasks of an ended session; return True if it has more."""
+    has_more = shared.engine.close_hold(now, hold, islice(ids, DUE_PART))
+    shared.serve(now)
+    return has_more
 
 
 class MemoryStore:
@@ -218,9 +230,15 @@ class MemoryStore:
         """Remove a dropped tube. Under the lock."""
         del self.shared_tubes[shared.name]
 
+    def end_sessions(self) -> None:
+        """End the sessions whose end was interrupted."""
+        for session in [*self.sessions.values()]:
+            deque(session.end(), maxlen=0)
+
     def remove_session(self, session: MemorySession) -> None:
         """Remove an ended session. The last session of an empty namespace removes the namespace too. Under the lock."""
-        self.sessions.pop(session.uuid, None)
+        if self.sessions.get(session.uuid) is session:
+            del self.sessions[session.uuid]
         if self._home is not None and not self.sessions and self._is_empty:
             self.is_forgotten = True
             self._home._namespaces.pop(self.namespace, None)
