@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import nsmallest
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from tubes.drivers.options import SECOND
@@ -38,6 +36,11 @@ class Lanes:
         self.by_name: Final[dict[str, Lane]] = {}
         #: The last removed lane, for reuse, since many lanes have only one task.
         self.spare: Lane | None = None
+        #: While changed limits are applied, this object is an item of the timers. Its id is smaller than all others.
+        self.id: Final = -NEVER - 2
+        self.due = self.queued = NEVER
+        # The names of lanes to which changed limits are to be applied.
+        self._altered: Iterator[str] = iter(())
 
     def make(self, name: str) -> Lane:
         """Make a lane, or reuse the spare one, and attach its stored rate limit."""
@@ -76,27 +79,36 @@ class Lanes:
             rates.bind(rate, self.by_name.get(rate.name))
             rate.apply(-1)
 
-    def alter(self, now: int, options: Mapping[str, Any]) -> None:
-        """Apply the limits in the options of the tube. Cost: O(n) if they have changed."""
+    def alter(self, options: Mapping[str, Any]) -> None:
+        """Set the limits in the options of the tube. If they have changed, `apply_next` is due for each lane."""
         rates, before = self.rates, self.rates.limits
         rates.alter(options)
-        if rates.limits == before:
-            return
-        for lane in self.by_name.values():
-            if lane.rate is None:
-                lane.limit = rates.max_in_flight
-                lane.adjust()
-        known = [lane.rate for lane in self.by_name.values() if lane.rate is not None]
-        for rate in (*known, *rates.alone.values()):
-            rate.apply(now)
-        if self.spare is not None:
-            self.spare.limit = rates.max_in_flight
+        if rates.limits != before:
+            self._altered = iter(self.names())
+            self.due = 0
+            self.spare = None
 
-    def list_first(self, now: int, limit: int) -> Iterator[LaneFields]:
-        """Yield the fields of `LaneInfo` for the first lanes by name."""
-        named = (name for name, lane in self.by_name.items() if lane.taken or lane.rate is not None or lane.has_ready())
-        for name in nsmallest(limit, chain(named, self.rates.alone)):
-            yield self.show(now, name)
+    def apply_next(self, now: int) -> None:
+        """Apply limits that have changed to the next lane."""
+        name = next(self._altered, None)
+        if name is None:
+            self.due = NEVER
+        elif (rate := self.known_rate(name)) is not None:
+            rate.apply(now)
+        elif (lane := self.by_name.get(name)) is not None:
+            lane.limit = self.rates.max_in_flight
+            lane.adjust()
+
+    def names(self) -> list[str]:
+        """Return the names of all lanes, some perhaps twice. It needs no lock."""
+        return [*self.by_name, *self.rates.alone]
+
+    def is_listed(self, name: str) -> bool:
+        """Return True if a lane has ready or taken tasks, or a rate limit."""
+        lane = self.by_name.get(name)
+        if lane is None:
+            return name in self.rates.alone
+        return lane.taken > 0 or lane.rate is not None or lane.has_ready()
 
     def show(self, now: int, name: str) -> LaneFields:
         """Return the fields of `LaneInfo` for a lane. Cost: O(1)."""
@@ -115,11 +127,10 @@ class Lanes:
         since = None if first is None else first.created / SECOND
         return name, ready, taken, start, interval / SECOND, most, self.capacity(name), burst, until, reason, since
 
-    def count(self) -> tuple[int, int]:
-        """Count the lanes that `list_first` lists, and those in cooldown, blocked or without their full burst. O(n)."""
-        known = [lane.rate for lane in self.by_name.values() if lane.taken or lane.ready() or lane.rate is not None]
-        rates = [*known, *self.rates.alone.values()]
-        return len(rates), sum(rate is not None and rate.due != NEVER for rate in rates)
+    def is_throttled(self, name: str) -> bool:
+        """Return True if a lane is in cooldown, blocked or without its full burst."""
+        rate = self.known_rate(name)
+        return rate is not None and rate.due != NEVER
 
 
 class Lane:

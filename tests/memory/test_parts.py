@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -64,5 +67,96 @@ def test_other_tasks_of_the_loop_run_between_parts(
             result, steps = await act(tube)
             assert result == expected
             assert steps >= TASKS // PART
+
+    asyncio.run(main())
+
+
+def hold_many(tube: tubes.Tube) -> None:
+    while tube.take_many(1000, timeout=0):
+        pass
+
+
+def close_session(tube: tubes.Tube, other: tubes.Queue) -> None:
+    other.close()
+
+
+#: Calls that work in parts, the driver of their tube, and True if another session holds all its tasks.
+CALLS: dict[str, tuple[str, bool, Callable[[tubes.Tube, tubes.Queue], object]]] = {
+    "close": ("fifottl", True, close_session),
+    "release_all": ("fifottl", True, lambda tube, other: tube.admin.release_all()),
+    "oldest_ready_age": ("fifottl", True, lambda tube, other: tube.admin.oldest_ready_age()),
+    "due_histogram": ("fifottl", True, lambda tube, other: tube.admin.due_histogram([1, 2])),
+    "overview of ages": ("fifottl", True, lambda tube, other: other.admin.overview(ages=True)),
+    "overview of lanes": ("utube", False, lambda tube, other: other.admin.overview()),
+    "lanes": ("utube", False, lambda tube, other: tube.lanes(1_000_000)),
+    "first lanes": ("utube", False, lambda tube, other: tube.lanes(1)),
+    "alter": ("utube", False, lambda tube, other: tube.alter(max_in_flight=2)),
+}
+
+
+def longest_section(url: str, call: str, size: int) -> int:
+    """Return the largest number of lines that run in one critical section of a call, with this number of tasks."""
+    driver, takes, act = CALLS[call]
+    with tubes.connect(url, clock=ManualClock()) as queue, queue.session() as other:
+        tube = queue.create_tube("mail", driver)
+        tube.put_many([tubes.Item(n, utube=f"lane {n}") if driver == "utube" else tubes.Item(n) for n in range(size)])
+        if takes:
+            hold_many(other.tube("mail"))
+        port: Any = tube._port
+        lock, lines, longest = port._lock, 0, 0
+
+        def watch(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal lines, longest
+            if event == "line":
+                lines = lines + 1 if lock.locked() else 0
+                longest = max(longest, lines)
+            return watch
+
+        tracer = sys.gettrace()
+        sys.settrace(watch)
+        try:
+            act(tube, other)
+        finally:
+            sys.settrace(tracer)
+        return longest
+
+
+@pytest.mark.parametrize("url", ["memory://", "file:FOLDER"])
+@pytest.mark.parametrize("call", CALLS)
+def test_longest_critical_section_does_not_depend_on_the_number_of_tasks(call: str, url: str, tmp_path: Path) -> None:
+    few, many = (longest_section(url.replace("FOLDER", str(tmp_path / str(size))), call, size) for size in (2000, 6000))
+    assert many < 1.2 * few
+
+
+def test_truncate_frees_tasks_without_the_lock() -> None:
+    class Data:
+        def __del__(self) -> None:
+            locked.append(port._lock.locked())
+
+    locked: list[bool] = []
+    with tubes.connect() as queue:
+        tube = queue.create_tube("mail")
+        port: Any = tube._port
+        for _ in range(3):
+            tube.put(Data())
+        hold_many(tube)
+        tube.truncate()
+        assert locked == [False] * 3
+
+
+def test_task_of_a_closing_session_cannot_be_acked() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect("memory://", clock=ManualClock()) as queue:
+            tube = await queue.create_tube("mail", "fifottl")
+            await tube.put_many(range(TASKS))
+            other = await queue.session()
+            leases = [task.lease for task in await (await other.tube("mail")).take_many(TASKS)]
+            closing = asyncio.create_task(other.close())
+            await asyncio.sleep(0)
+            assert 0 < (await tube.statistics()).tasks["taken"] < TASKS
+            with pytest.raises(tubes.TaskNotTaken):
+                await tube.ack(leases[-1])
+            await closing
+            assert (await tube.statistics()).tasks["ready"] == TASKS
 
     asyncio.run(main())

@@ -153,22 +153,26 @@ def test_see_lists_lanes_by_name() -> None:
     tube.lanes.rate("0").configure(0, {"max_in_flight": 7})
     tube.take(1_000_000)
     tube.lanes.rate("c").block(1_000_000, 2_000_000, "429")
-    assert list(tube.lanes.list_first(1_000_000, 3)) == [
+    assert [tube.lanes.show(1_000_000, name) for name in sorted(filter(tube.lanes.is_listed, tube.lanes.names()))] == [
         ("0", 0, 0, None, 2.0, 7, 0, 1, None, None, None),
         ("a", 2, 0, None, 2.0, 3, 0, 1, None, None, 0.0),
         ("b", 1, 0, None, 2.0, 3, 0, 1, None, None, 0.0),
+        ("c", 0, 1, 3.0, 2.0, 3, 0, 1, 2.0, "429", None),
     ]
-    assert list(tube.lanes.list_first(1_000_000, 9))[3] == ("c", 0, 1, 3.0, 2.0, 3, 0, 1, 2.0, "429", None)
     assert tube.lanes.show(2_000_000, "c")[-3:-1] == (None, None)
 
 
-def test_count_returns_all_lanes_and_lanes_in_cooldown() -> None:
+def test_lane_is_listed_and_throttled_while_it_is_blocked() -> None:
     tube = LaneTube()
     tube.put("a")
     tube.lanes.rate("b").block(0, 5)
-    assert tube.lanes.count() == (2, 1)
+    assert [(name, tube.lanes.is_listed(name), tube.lanes.is_throttled(name)) for name in "abc"] == [
+        ("a", True, False),
+        ("b", True, True),
+        ("c", False, False),
+    ]
     tube.expire(5)
-    assert tube.lanes.count() == (1, 0)
+    assert tube.lanes.names() == ["a"]
 
 
 def test_rebuilt_lanes_adopt_earlier_rate_limits() -> None:
@@ -182,7 +186,7 @@ def test_rebuilt_lanes_adopt_earlier_rate_limits() -> None:
     after.lanes.adopt()
     assert after.take() is None
     assert (after.lane("a").limit, after.rates.next_number()) == (0, 6)
-    assert [name for name, *_ in after.lanes.list_first(0, 9)] == ["a", "b"]
+    assert after.lanes.names() == ["a", "b"]
     after.expire(10)
     assert after.take() is not None
     after.expire(20)

@@ -236,10 +236,10 @@ class JournaledEngine(Engine):
         super().alter(now, options)
 
     @override
-    def truncate(self) -> None:
+    def truncate(self) -> object:
         self.facts_changed = self.truncated = True
         self.previous_holds.update(self.get_written_holds())
-        super().truncate()
+        return super().truncate()
 
     def get_written_holds(self) -> dict[int, tuple[Hold, int]]:
         """Return holds and take numbers by task at the last commit. Tasks in `deferred` are not held."""

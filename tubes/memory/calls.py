@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from heapq import heapify, heappop
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.backend.listeners import check_listener
@@ -14,9 +16,11 @@ from tubes.backend.port import check_reason, mark_finished
 from tubes.backend.selecting import PART, Filters, Scan
 from tubes.drivers import options as known
 from tubes.drivers.done import Done
+from tubes.drivers.engine import DUE_PART
 from tubes.drivers.many import ack_many, take_many
 from tubes.drivers.moves import State
-from tubes.drivers.options import KEEP, SECOND, Seconds, flag, integer, micros
+from tubes.drivers.options import KEEP, Seconds, flag, integer, micros
+from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import apply_changes
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.memory import selecting
@@ -457,31 +461,39 @@ class CallPort(Port[F]):
         """Call `act` until it returns False, then return what `finish` returns, as `run_parts` does."""
         return run_parts(iter(lambda: self._do(act), False), finish, self.connection.api)
 
-    def oldest_ready_age(self) -> float | None:
-        """Return the age of the oldest ready task in seconds."""
+    def oldest_ready_age(self) -> Any:
+        """Return the age of the oldest ready task in seconds, in parts."""
+        ages: list[float] = []
+        return self._in_parts(selecting.find_oldest(self._engine, ages), lambda: ages[0] if ages else None)
 
-        def act(now: int) -> float | None:
-            oldest = self._engine.oldest_ready()
-            return None if oldest is None else max(now - oldest.created, 0) / SECOND
+    def due_histogram(self, edges: Iterable[Seconds]) -> Any:
+        """Count tasks by the time of their next move, in parts."""
+        spans, engine = known.edges(edges), self._engine
+        counts = [0] * (len(spans) + 1)
 
-        return self._do(act)
+        def count(now: int, id: int) -> None:
+            entry = engine.tasks.get(id)
+            if entry is not None and entry.due != NEVER:
+                counts[bisect_right(spans, entry.due - now)] += 1
 
-    def due_histogram(self, edges: Iterable[Seconds]) -> list[int]:
-        """Count tasks by the time of their next move."""
-        spans = known.edges(edges)
-        return self._do(lambda now: self._engine.due_histogram([now + span for span in spans]))
+        act = selecting.in_parts(lambda: engine.ids() if engine.has_times else (), count)
+        return self._in_parts(act, lambda: counts)
 
     def is_empty(self) -> bool:
         """Return True if no task is ready, delayed or taken."""
         return self._do(lambda now: self._engine.is_empty)
 
-    def release_all(self) -> None:
-        """Release all taken tasks."""
-        self._do(lambda now: self._engine.release_all(now, self.hold))
+    def release_all(self) -> Any:
+        """Release all tasks that are taken now, in parts."""
+        engine = self._engine
+        end, ids = engine.next_take, sorted(id for hold in [*engine.holds] for id in [*hold])
+        release = selecting.in_parts(lambda: ids, lambda now, id: engine.release_taken(now, id, end, self.hold))
+        return self._in_parts(release, lambda: None)
 
     def truncate(self) -> None:
         """Remove all tasks."""
-        self._do(lambda now: self._engine.truncate())
+        removed = self._do(lambda now: self.shared.truncate())
+        del removed  # It is freed without the lock.
 
     def forget_key(self, key: object) -> bool:
         """Forget a remembered key; return whether it was remembered."""
@@ -505,10 +517,23 @@ class CallPort(Port[F]):
         changes = check_lane_limits(limits)
         self._do(lambda now: self._engine.configure(now, name, changes))
 
-    def lanes(self, limit: int, should_stop: object = None) -> list[LaneInfo]:
-        """List the lanes, in one part."""
+    def lanes(self, limit: int, should_stop: Callable[[], bool] = lambda: False) -> Any:
+        """List the lanes in parts, or some of them if `should_stop` returns True after a part."""
         max_lanes = integer("limit", limit)
-        return self._do(lambda now: [LaneInfo(*fields) for fields in self._engine.lanes.list_first(now, max_lanes)])
+        names, found = self._engine.lanes.names(), list[LaneInfo]()
+        heapify(names)  # A sort would stop an event loop.
+
+        def act(now: int) -> bool:
+            lanes = self._engine.lanes
+            for _ in range(DUE_PART):
+                if not names or len(found) >= max_lanes:
+                    return False
+                name = heappop(names)
+                if lanes.is_listed(name) and (not found or found[-1].name != name):
+                    found.append(LaneInfo(*lanes.show(now, name)))
+            return not should_stop()
+
+        return self._in_parts(act, lambda: found)
 
     def lane_info(self, lane: object) -> LaneInfo:
         """Return the counts, limits and block of one lane."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from _thread import start_new_thread
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -16,6 +17,7 @@ from tubes.drivers.driver import check_tube_name
 from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import flag, micros
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
+from tubes.memory import selecting
 from tubes.memory.port import run_parts
 from tubes.memory.quick import port_of
 from tubes.memory.store import MemorySession
@@ -24,7 +26,7 @@ from tubes.values.overview import exact_names, match_names
 from tubes.values.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
     from uuid import UUID
 
     from tubes.backend.interface import ApiKind, IfExists, Options
@@ -155,27 +157,34 @@ class Connection(ConnectionBase):
         self.check()
         return self.store.namespaces()
 
-    def overview(self, ages: bool, patterns: Collection[str] = ("*",)) -> dict[str, Overview]:
-        """Return an overview of each tube whose name matches. The lock is released between two tubes."""
+    def overview(self, ages: bool, patterns: Collection[str] = ("*",)) -> Any:
+        """Return an overview of each tube whose name matches, in parts."""
         self.check()
         flag("ages", ages)
         found: dict[str, Overview] = {}
-        for name in exact_names(patterns) or match_names(self.names(), patterns):
+        names = exact_names(patterns) or match_names(self.names(), patterns)
+        return run_parts(self._look(names, ages, found), lambda: found, self.api)
+
+    def _look(self, names: list[str], ages_too: bool, found: dict[str, Overview]) -> Iterator[bool]:
+        """Add the overviews of tubes to `found`, a part for each step."""
+        for name in names:
             shared = self.store.shared_tubes.get(name)
-            while shared is not None and shared.is_listed and name not in found:
-                self.store.lock.acquire()
-                try:
-                    if shared.closed_error is not None:
-                        break  # The tube has just been dropped.
-                    now = self.store.clock.micros()
-                    if not shared.run(shared.serve, now):
-                        sessions = sum(shared in session.holds for session in self.store.sessions.values())
-                        found[name] = shared.overview(now, sessions, ages=ages)
-                finally:
-                    self.store.lock.token[0] = True
-                if shared.events:
-                    shared.notify_listeners()
-        return found
+            if shared is None or not shared.is_listed:
+                continue
+            seen: list[Overview] = []
+            ages, lanes = list[float](), Counter[str]()
+
+            def look(now: int, shared: SharedTube = shared, seen: list[Overview] = seen) -> None:
+                sessions = sum(shared in session.holds for session in self.store.sessions.values())
+                seen.append(shared.overview(now, sessions))
+
+            acts: list[Any] = [look, selecting.count_lanes(shared.engine, lanes)]
+            for act in [*acts, selecting.find_oldest(shared.engine, ages)] if ages_too else acts:
+                yield from iter(partial(shared.do_part, act), False)
+            if seen:  # Otherwise the tube has just been dropped.
+                seen.append(replace(seen[0], lanes=lanes["lanes"], throttled_lanes=lanes["throttled_lanes"]))
+                found[name] = replace(seen[1], oldest_ready_age=ages[0]) if ages else seen[1]
+            yield True
 
     def examine(self, name: str, repairs: bool) -> list[Problem]:
         """Return the problems of a tube; with `repairs`, repair them."""

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice, repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tubes.backend.selecting import encoded_data
+from tubes.drivers.engine import DUE_PART
 from tubes.drivers.lists import START, Place, is_by_id, tasks_after
 from tubes.drivers.moves import State
+from tubes.drivers.options import SECOND
 
 if TYPE_CHECKING:
     from tubes.backend.selecting import Filters, Scan, Seen
     from tubes.drivers.done import Done
     from tubes.drivers.engine import Engine
     from tubes.drivers.entry import Entry, Hold
+
+T = TypeVar("T")
 
 #: The limits of one part: tasks, and bytes of data (approximate).
 _LOOKS: Final = 1000
@@ -82,9 +87,7 @@ def _first(engine: Engine, filters: Filters, after: int | None) -> object:
     if state is State.TAKEN:
         ids = sorted(id for hold in engine.holds for id in hold)
     elif (by_id := is_by_id(engine.driver, state)) or (filters.newest_first and state is not State.BURIED):
-        first = next(iter(engine.tasks), engine.next_id)
-        # A range is free; a list costs some nanoseconds per task.
-        ids = [*engine.tasks] if engine.next_id - first > 4 * len(engine.tasks) else range(first, engine.next_id)
+        ids = engine.ids()
         if not by_id:
             last = None if after is None else engine.find(after)
             return iter(()) if last and last.state is not state else _backward(engine, iter(ids), state, last)
@@ -143,3 +146,46 @@ def see(task: Entry | Done) -> Seen:
     """Return a task as a selection has seen it."""
     state: Any = task.state
     return task.id, task.created, state.value, task.attempts, task.take if state is State.TAKEN else 0
+
+
+def in_parts(items: Callable[[], Iterable[T]], act: Callable[[int, T], object]) -> Callable[[int], bool]:
+    """Return a function that calls `act` with the next items, and returns True if more remain; its argument is `now`.
+
+    The first part reads the items. The last one ends with an item for which `act` returns True.
+    """
+    remaining: Iterator[T] | None = None
+
+    def act_on_some(now: int) -> bool:
+        nonlocal remaining
+        remaining = iter(items()) if remaining is None else remaining
+        for count, item in enumerate(remaining, 1):
+            if act(now, item):
+                return False
+            if count == DUE_PART:
+                return True
+        return False
+
+    return act_on_some
+
+
+def find_oldest(engine: Engine, ages: list[float]) -> Callable[[int], bool]:
+    """Add the age of the oldest ready task to `ages`, if there is one, in parts."""
+
+    def look(now: int, id: int) -> bool:
+        entry = engine.tasks.get(id)
+        if entry is not None and entry.state is State.READY:
+            ages.append(max(now - entry.created, 0) / SECOND)
+        return bool(ages)
+
+    return in_parts(engine.ids, look)
+
+
+def count_lanes(engine: Engine, counts: Counter[str]) -> Callable[[int], bool]:
+    """Count the lanes in parts, by the names of the fields of `Overview`."""
+
+    def look(now: int, name: str) -> None:
+        if engine.lanes.is_listed(name):
+            counts["lanes"] += 1
+            counts["throttled_lanes"] += engine.lanes.is_throttled(name)
+
+    return in_parts(lambda: engine.lanes.names() if engine.driver.lane else (), look)

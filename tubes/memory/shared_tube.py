@@ -389,14 +389,10 @@ class SharedTube:
         kept = engine.done.count(now)
         return Statistics(engine.counts(), engine.calls(), waiting, to_seconds(engine.pause.until), kept)
 
-    def overview(self, now: int, sessions: int, *, ages: bool) -> Overview:
-        """Return the overview of the tube. Under the lock, after `serve`."""
-        engine = self.engine
-        lanes, throttled = (0, 0) if engine.driver.lane is None else engine.lanes.count()
-        oldest = engine.oldest_ready() if ages else None
-        age = None if oldest is None else max(now - oldest.created, 0) / SECOND
-        statistics, options = self.statistics(now), as_arguments(engine.options)
-        return Overview(engine.driver.name, statistics, now / SECOND, sessions, options, lanes, throttled, 0.0, age)
+    def overview(self, now: int, sessions: int) -> Overview:
+        """Return the overview of the tube, without its lanes and the age. Under the lock, after `serve`."""
+        statistics, options = self.statistics(now), as_arguments(self.engine.options)
+        return Overview(self.engine.driver.name, statistics, now / SECOND, sessions, options)
 
     def waiters(self) -> list[Waiter]:
         """Return all waiters. Under the lock."""
@@ -490,8 +486,14 @@ class SharedTube:
             port.closed_error = self.closed_error
             port.forget()
         self.dismiss({*self.waiters()}, self.closed_error)
-        self.engine.truncate()
+        self.truncate()
         self._is_dropped = True
+
+    def truncate(self) -> object:
+        """Remove all tasks; return them, as `Engine.truncate` does. Under the lock."""
+        removed = self.engine.truncate()
+        self._ended.extend((id, None) for id in self.end_waiters)
+        return removed
 
     def later(self, act: Callable[[], object]) -> None:
         """Let the alarm thread call `act`. Acquires no lock, so finalizers may call it at any moment."""

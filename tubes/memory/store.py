@@ -95,7 +95,8 @@ class MemorySession:
             return
         try:
             for shared, hold in sorted(self.holds.items(), key=lambda item: item[0].name):
-                yield from iter(partial(shared.do_part, partial(_release_some, shared, hold, iter(sorted(hold)))), False)
+                release = partial(_release_some, shared, hold, iter(sorted(hold)))
+                yield from iter(partial(shared.do_part, release), False)
             self._store.lock.acquire()
             try:
                 if self.is_ending:
@@ -130,7 +131,7 @@ class MemorySession:
 
 def _release_some(shared: SharedTube, hold: Hold, ids: Iterator[int], now: int) -> bool:
     """Release the next tasks of an ended session; return True if it has more."""
-    has_more = shared.engine.close_hold(now, hold, islice(ids, DUE_PART))
+    has_more = shared.engine.close_hold(now, hold, [*islice(ids, DUE_PART)] or None)
     shared.serve(now)
     return has_more
 

@@ -775,9 +775,9 @@ class Tube(Generic[T, R]):
 
         The driver and `order` cannot change while the tube lives: create another tube, and let workers empty this one.
 
-        O(1). Changes of the limits of lanes are O(n) of the lanes; on a server the next calls do that first, some lanes
-        each. The first `lane_capacity` of a tube on a server is O(n) of its tasks: the next calls count them first,
-        some tasks each. Every process that uses the tube reads its options again at its next call.
+        O(1). Changes of the limits of lanes are O(n) of the lanes; the next calls do that first, some lanes each. The
+        first `lane_capacity` of a tube on a server is O(n) of its tasks: the next calls count them first, some tasks
+        each. Every process that uses the tube reads its options again at its next call.
 
         Raises `InvalidOption` and `OptionNotSupported` as `create_tube` does, and for options that cannot change.
 
@@ -996,5 +996,5 @@ class TubeAdmin(Generic[T]):
         return self._port.forget_key(key)
 
     def release_all(self) -> None:
-        """Release all taken tasks of all sessions. O(n log n) of the taken tasks."""
+        """Release the taken tasks of all sessions, in parts: others may take tasks meanwhile. O(n log n) of them."""
         self._port.release_all()
