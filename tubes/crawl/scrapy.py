@@ -11,6 +11,10 @@ the requests that yielded them: if the process dies in between, they are repeate
 the downloader has room for; it takes none in advance, since a taken task blocks its host. `_watch` checks whether the
 tube is empty: then the crawl is finished in all processes.
 
+Scripts on a server, which pages share if they come together: `put_keyed` stores the new requests, `ack_many` acks,
+`wake_at_due` wakes a waiting process when the interval of a host ends (each waiting process may call it), `take` runs
+in the woken process, and `take_many` takes the rest if several hosts are ready.
+
 The scheduler uses two private parts of Scrapy's engine. `_slot.nextcall.schedule` wakes the engine, which otherwise
 looks for requests every 5 seconds. `_slot.remove_request` is called at the end of every request, after its callback,
 its items, or its redirect, retry or errback: the scheduler acks the task there.
@@ -56,13 +60,12 @@ _MIDDLE: Final = 2**31
 # Transient errors, and seconds until the next attempt.
 _TRANSIENT: Final = (tubes.ConnectionLost, tubes.ServerFull, tubes.StoreFull)
 _PAUSE: Final = 1.0
-# Seconds between two requests of a process. Requests that start together end together; without this their hosts would
-# be ready at the same moment in every round, and the last of them would wait for all others.
-_SPACING: Final = 0.005
+# Seconds within which a request starts after its task was taken.
+_START: Final = 0.01
 # Attributes of a plain request that are not stored if they have these values. Subclasses have other defaults.
 _DEFAULTS: Final = {name: value for name, value in Request("about:blank").to_dict().items() if name != "url"}
 # Attributes that are set after the constructor of a subclass, which may change them.
-_SETTABLE: Final = ("method", "headers", "cookies", "flags", "priority", "dont_filter")
+_SETTABLE: Final = frozenset(("method", "headers", "cookies", "flags", "priority", "dont_filter"))
 
 
 class Scheduler(BaseScheduler):
@@ -106,8 +109,6 @@ class Scheduler(BaseScheduler):
         self._ready: deque[tuple[tubes.AsyncTask, Request]] = deque()
         self._held: dict[Request, tubes.AsyncTask] = {}
         self._reasons: dict[Request, str] = {}
-        # The monotonic time of the earliest start of the next request.
-        self._next_start = 0.0
         # Keys that are in the tube, from the oldest to the newest.
         self._known: dict[str, None] = {}
         # Each event wakes one of the loops.
@@ -155,12 +156,8 @@ class Scheduler(BaseScheduler):
 
     def next_request(self) -> Request | None:
         self._take_event.set()
-        now = monotonic()
-        if not self._ready or now < self._next_start:
+        if not self._ready:
             return None
-        if self._interval and self._interval_from == "response":  # the other interval has begun with the take
-            self._next_start = now + _SPACING
-            asyncio.get_running_loop().call_later(_SPACING, self._wake)
         task, request = self._ready.popleft()
         self._held[request] = task
         return request
@@ -253,7 +250,8 @@ class Scheduler(BaseScheduler):
         puts, ended = self._puts[:], self._ended[:]
         if puts:
             await self._put(puts)
-        await self._write_blocks()
+        if self._blocks or self._delays:
+            await self._write_blocks()
         if acked := [task for task, reason in ended if reason is None]:
             found = await self._tube.ack_many(acked)
             self._count("acked", sum(found.values()))
@@ -272,12 +270,15 @@ class Scheduler(BaseScheduler):
         """Put the first requests of the queue, and drop requests that the tube refuses."""
         tasks = await self._tube.put_many(puts, errors="return")
         del self._puts[: len(puts)]
+        created = 0
         for item, task in zip(puts, tasks, strict=True):
             if isinstance(task, tubes.TubesError):
                 self._known.pop(str(item.options.get("key")), None)
                 self._drop(item.data["url"], task)
             else:
-                self._count("put" if task.created_now else "filtered")
+                created += task.created_now
+                self._count("filtered", not task.created_now)
+        self._count("put", created)
 
     async def _write_blocks(self) -> None:
         """Store the blocks and the Crawl-delays of hosts."""
@@ -365,7 +366,7 @@ class Scheduler(BaseScheduler):
         interval, now = max(delay, self._interval), monotonic()
         wait = max(interval, self._robots_blocks.pop(lane, now) - now)
         if self._interval_from == "start":  # The interval of the page begins at its start, a moment after the sleep.
-            block = now + wait + interval + 2 * _SPACING, "interval after the request for robots.txt"
+            block = now + wait + interval + _START, "interval after the request for robots.txt"
             self._blocks[lane] = max(block, self._blocks.get(lane, (0.0, "")))
         self._write_event.set()
         await asyncio.sleep(wait)
@@ -436,8 +437,9 @@ class Scheduler(BaseScheduler):
         request = request_from_dict(fields, spider=self._spider)
         if fields.get("no_callback"):
             request.callback = NO_CALLBACK
-        for name in fields.keys() & set(_SETTABLE):
-            setattr(request, name, fields[name])
+        if type(request) is not Request:
+            for name in fields.keys() & _SETTABLE:
+                setattr(request, name, fields[name])
         if self._buries and request.errback is None:
             request.errback = self._errback
         return request
