@@ -51,7 +51,7 @@ local LIST = {
   { 'put_many', Many.put_many, 'none bytes', 'adds replays once', 'next lanes' },
   { 'put_keyed', Many.put_keyed, 'none list', 'adds once', 'next' },
   { 'put_limited', Many.put_limited, 'none list', 'adds once', 'next' },
-  { 'again', Many.again, 'none list', 'adds once', 'next' },
+  { 'put_again', Many.put_again, 'none list', 'adds once', 'next' },
   { 'take_many', Many.take_many, 'list', 'once', 'paused takes next' },
   { 'take_for', Many.take_for, 'list', 'once', 'paused takes next' },
   { 'ack_many', Many.ack_many, 'bytes', 'replays held once', 'acks' },

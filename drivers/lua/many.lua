@@ -363,7 +363,7 @@ end
 -- ARGV  6 to 20 as for put_keyed with one task, 21 the id of the old task, 22 its put, as for `find_any`, 23 as the last
 --       one for put_limited (left out: no maximum)
 -- reply  as for put_keyed; the error NOTFOUND if there is no such task, or the error FULL
-function Many.again(args)
+function Many.put_again(args)
   local old = not Call.replayed and Entry.find_expected(args[21], args[22])
   if not Call.replayed and not old and not Done.encode(args[21], args[22]) then
     return redis.error_reply('NOTFOUND there is no such task')

@@ -32,7 +32,7 @@ from tubes.errors import InvalidOption
 from tubes.memory.shared_tube import SharedTube
 from tubes.memory.store import MemoryStore
 from tubes.redis import all_tubes
-from tubes.redis.connection import Connection
+from tubes.redis.connection import RedisConnection
 from tubes.serve import Limits, create_app
 from tubes.serve.rates import Rate, Rates
 from tubes.serve.tokens import Grant, Token, Tokens
@@ -244,7 +244,7 @@ def test_list_reads_only_granted_tubes_and_readiness_reads_no_tubes(
     reads: list[object] = []
     listed: list[object] = []
     spied: list[tuple[Any, str, list[object]]] = [(SharedTube, "overview", reads), (all_tubes, "_seen", reads)]
-    for owner, name, calls in (*spied, (MemoryStore, "names", listed), (Connection, "_all_in", listed)):
+    for owner, name, calls in (*spied, (MemoryStore, "names", listed), (RedisConnection, "_all_in", listed)):
         look: Any = getattr(owner, name)
         spy = lambda *a, look=look, calls=calls, **k: (calls.append(a), look(*a, **k))[1]  # noqa: E731
         monkeypatch.setattr(owner, name, spy)

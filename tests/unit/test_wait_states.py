@@ -180,7 +180,7 @@ class Server:
         id = yield from self._reply("put")
         return None if id is None else task_of(id)
 
-    def show(self, taken: Any) -> TaskView:
+    def decode(self, taken: Any) -> TaskView:
         return task_of(taken[0])
 
     def undo(self, method: str, *words: Any, **about: Any) -> Any:

@@ -590,7 +590,7 @@ class AsyncTube(Generic[T, R]):
         return new
 
     async def _put_again(self, old: AsyncTask[T], new: tuple[T, Mapping[str, Any]] | None = None) -> AsyncTask[T]:
-        reply = self._port.again(old, new)
+        reply = self._port.put_again(old, new)
         task = await reply if type(reply) is CoroutineType else reply
         if task is None:
             raise self._port.full_error(1)

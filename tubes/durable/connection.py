@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tubes.values.problem import Problem
 
 
-class Connection(MemoryConnection):
+class DurableConnection(MemoryConnection):
     """One connection of a `Queue` to a store in a folder."""
 
     store: DurableStore  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -104,7 +104,7 @@ def connect(
     api: ApiKind,
     sync: str | None = None,
     mode: str | None = None,
-) -> Connection:
+) -> DurableConnection:
     """Connect to the store of this folder. A process opens a store once, and its connections share it."""
     check_clock(clock)
     checked_sync = None if sync is None else _sync("sync", sync)
@@ -112,7 +112,7 @@ def connect(
     path = Path(os.path.realpath(path))
     if mode is not None and _mode("mode", mode) == "read":
         snapshot = DurableStore(path, clock or system_clock, found, read_only=True)
-        return Connection(snapshot.open_namespace(namespace), lease, api)
+        return DurableConnection(snapshot.open_namespace(namespace), lease, api)
     with _open_lock:
         while True:
             store = _stores.get(path)
@@ -126,7 +126,7 @@ def connect(
             check_same(store, clock, codec)
             if checked_sync is not None and (checked_sync == "full") != (store.syncer is not None):
                 raise InvalidOption(option="sync", value=sync, rule=f"{store.url} is already open with another value")
-            connection = Connection(store.open_namespace(namespace), lease, api)
+            connection = DurableConnection(store.open_namespace(namespace), lease, api)
             if store.is_open:  # Another thread may just have ended its last session.
                 return connection
 

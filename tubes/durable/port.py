@@ -28,7 +28,7 @@ READS: Final = frozenset(
 #: The methods that may change the store.
 WRITES: Final = frozenset(
     (
-        *("ack", "ack_many", "ack_with", "again", "alter", "block", "bury", "cancel", "change_seen", "checkpoint"),
+        *("ack", "ack_many", "ack_with", "alter", "block", "bury", "cancel", "change_seen", "checkpoint", "put_again"),
         *("configure", "decline", "delete", "delete_many", "drop", "evict", "forget_key", "kick_task", "listen"),
         *("next", "pause", "put", "put_many", "relay", "release", "release_all", "release_many", "release_unfailed"),
         *("renew_many", "set_ttr", "take", "take_many", "take_task", "touch", "truncate", "update"),

@@ -367,7 +367,7 @@ class CallPort(Port[F]):
         if callback is not None:
             callback(None)
 
-    def again(self, task: object, new: tuple[object, Options] | None = None) -> F | None:
+    def put_again(self, task: object, new: tuple[object, Options] | None = None) -> F | None:
         """Put a done task again, or `new` data with options instead of any task, and remove the old task, in one step.
 
         Return None if there is no room.

@@ -13,7 +13,7 @@ from tubes.redis.library import text
 from tubes.redis.library.functions import FUNCTIONS
 from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import ScriptCall
-from tubes.redis.transport.server import Connection, Server, locate
+from tubes.redis.transport.server import Server, ServerConnection, locate
 
 
 def library_text() -> str:
@@ -66,7 +66,7 @@ def _locate(url: str) -> Server:
     return locate(url)[0]
 
 
-def _run(server: Server, connection: Connection, *words: str | bytes) -> Any:
+def _run(server: Server, connection: ServerConnection, *words: str | bytes) -> Any:
     """Run a command of an administrator, and return its reply."""
     try:
         connection.send_command(*words)

@@ -11,7 +11,7 @@ from tubes.errors import DriverNotFound, Facts, Unreadable
 from tubes.redis import validation
 from tubes.redis.library.replies import bytes_of, list_of, number_of
 from tubes.redis.options_version import OptionsVersion, TubeSession
-from tubes.redis.port.look import statistics_of
+from tubes.redis.port.reads import statistics_of
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply
 from tubes.values.overview import Overview

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tubes.backend.interface import AnyConnection, AnyPort, Options
     from tubes.errors import TubeFull, Unreadable
-    from tubes.redis.connection import Connection
+    from tubes.redis.connection import RedisConnection
     from tubes.redis.port.methods import TubePort
 
 # fmt: off
@@ -106,4 +106,4 @@ class BulkTube:
 
 def join_session(connection: AnyConnection, uuid: str) -> None:
     """Let a connection that has no open tube use the session `uuid`."""
-    cast("Connection", connection).session.use(uuid)
+    cast("RedisConnection", connection).session.use(uuid)

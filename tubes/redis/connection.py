@@ -28,7 +28,7 @@ from tubes.redis.all_tubes import existing_names, overview
 from tubes.redis.library.functions import FUNCTIONS
 from tubes.redis.library.replies import bytes_of, list_of, number_of
 from tubes.redis.options_version import OpenedTube
-from tubes.redis.port.base import Port, PortConnection
+from tubes.redis.port.base import PortConnection, RedisPort
 from tubes.redis.port.coalesced_puts import Channels, LoopPort
 from tubes.redis.port.methods import TubePort
 from tubes.redis.port.quick import ThreadPort
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tubes.backend.clock import Clock
     from tubes.backend.interface import ApiKind, IfExists, Options
     from tubes.redis.sessions.store import RedisStore
-    from tubes.redis.waiting.shared_tube import SharedTube
+    from tubes.redis.waiting.shared_tube import RedisTube
     from tubes.values.codecs import Codec
     from tubes.values.overview import Overview
     from tubes.values.problem import Problem
@@ -62,7 +62,7 @@ _MODES: Final[Mapping[IfExists, str]] = {"raise": "new", "same": "same", "keep":
 _REPLIES_IDLE: Final = 12.0
 
 
-class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncompatibleVariableOverride]
+class RedisConnection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncompatibleVariableOverride]
     """One connection of a `Queue` to a server.
 
     It has a session of its own until `identify` moves it to another session.
@@ -79,7 +79,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         self._timeout: Final = timeout
         #: True if its methods are awaited.
         self.awaited = api.awaited
-        self._ports: Final[dict[SharedTube, TubePort]] = {}
+        self._ports: Final[dict[RedisTube, TubePort]] = {}
         self.session = RedisSession(store, self._ports)
         store.join(self.session)
 
@@ -89,7 +89,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
 
     def sibling(
         self, api: ApiKind | None = None, namespace: str | None = None, session_ttl: float | None = None
-    ) -> Connection:
+    ) -> RedisConnection:
         """Open another connection with its own session; arguments default to the values of this connection."""
         self.check()
         return _make(self.store.open_namespace(namespace, session_ttl), api or self._api, self._timeout)
@@ -288,7 +288,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         yield from self.session.set_open(port, opened.session(self.session.caller, version))
         return port
 
-    def enter(self, port: Port) -> Flow[None]:
+    def enter(self, port: RedisPort) -> Flow[None]:
         """Open the tube of a port again after the session has changed or its lease has expired."""
         shared = port.shared
         session, uuid, caller = self.session, self.session.uuid, self.session.caller
@@ -300,7 +300,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
         if session.uuid == uuid:  # The connection still has the same session.
             yield from session.set_open(port, reply.session(caller, version))
 
-    def forget(self, shared: SharedTube) -> None:
+    def forget(self, shared: RedisTube) -> None:
         """Drop the port of a tube that no longer exists."""
         self._ports.pop(shared, None)
 
@@ -344,7 +344,7 @@ class Connection(ConnectionBase, PortConnection):  # pyright: ignore[reportIncom
             self.close_channels()
             self.store.leave()
 
-    def make_port(self, shared: SharedTube) -> TubePort:
+    def make_port(self, shared: RedisTube) -> TubePort:
         """Make this connection's port for a tube."""
         raise NotImplementedError
 
@@ -375,7 +375,7 @@ def connect(
     connect_timeout: float | None,
     api: ApiKind,
     namespace: str,
-) -> Connection:
+) -> RedisConnection:
     """Return a connection to the server of this URL or client; one for threads is tested at once."""
     store = open_store(url, clock, codec, session_ttl, namespace)
     connection = _make(store, api, connect_timeout)
@@ -389,11 +389,11 @@ def connect(
     return connection
 
 
-def _make(store: RedisStore, api: ApiKind, timeout: float | None) -> Connection:
+def _make(store: RedisStore, api: ApiKind, timeout: float | None) -> RedisConnection:
     return LoopConnection(store, api, timeout) if api.awaited else ThreadConnection(store, api, timeout)
 
 
-class ThreadConnection(Connection):
+class ThreadConnection(RedisConnection):
     """A connection for threads: its methods return when they are done."""
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
@@ -415,11 +415,11 @@ class ThreadConnection(Connection):
     def close_channels(self) -> None:
         self.channel.close()
 
-    def make_port(self, shared: SharedTube) -> TubePort:
+    def make_port(self, shared: RedisTube) -> TubePort:
         return ThreadPort(self, shared, self.channel)
 
 
-class LoopConnection(Connection):
+class LoopConnection(RedisConnection):
     """A connection for asyncio: its methods are awaited. Each event loop has its own channel."""
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
@@ -465,7 +465,7 @@ class LoopConnection(Connection):
         self.channels[loop] = channel
         return channel
 
-    def make_port(self, shared: SharedTube) -> TubePort:
+    def make_port(self, shared: RedisTube) -> TubePort:
         return LoopPort(self, shared, self.channels)
 
     def close_channels(self) -> None:

@@ -317,7 +317,7 @@ def see(reply: bytes) -> tuple[int, int, str, int, int]:
         raise Unreadable(what="a task", why=error) from error
 
 
-def show(kind: type[F], tube: Origin, parsed: Parsed, known: bytes | None = None) -> F:
+def decode(kind: type[F], tube: Origin, parsed: Parsed, known: bytes | None = None) -> F:
     """Return the task of a parsed reply; the reply contains no data if the caller passes it as `known`."""
     id, state, attempts, take, due, raw = parsed
     try:

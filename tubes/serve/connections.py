@@ -82,10 +82,10 @@ class Buffers:
 
     def __init__(self, limit: int) -> None:
         self._limit: Final = limit
-        self._sizes: Final[dict[Connection, int]] = {}
+        self._sizes: Final[dict[HttpConnection, int]] = {}
         self._total = 0
 
-    def set(self, connection: Connection, size: int) -> None:
+    def set(self, connection: HttpConnection, size: int) -> None:
         """Record what a connection holds. Beyond the limit, abort the connections that have held something longest."""
         self._total += size - self._sizes.get(connection, 0)
         if size:
@@ -98,7 +98,7 @@ class Buffers:
             oldest.abort()
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """A connection. uvicorn also uses it as the transport, so that `close` can linger."""
 
     limits: Limits

@@ -27,7 +27,7 @@ from tubes.aio import AsyncQueue
 from tubes.errors import Facts, InvalidOption, needs
 from tubes.serve.access import Access, check_page
 from tubes.serve.app import App
-from tubes.serve.connections import FINAL_TIMEOUT, Buffers, Connection, watch_peers
+from tubes.serve.connections import FINAL_TIMEOUT, Buffers, HttpConnection, watch_peers
 from tubes.serve.mounted import dashboard
 from tubes.serve.service import Limits
 from tubes.serve.tokens import ALL_RIGHTS, Grant, Tokens
@@ -159,7 +159,7 @@ class _Server(uvicorn.Server):
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         for connection in list(self.server_state.connections):
-            cast("Connection", connection).sweep(loop.time())
+            cast("HttpConnection", connection).sweep(loop.time())
         self._timer = loop.call_later(self.period, self._sweep)
 
     @override
@@ -179,8 +179,8 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
         self._timer.cancel()
 
-    def _protocol(self) -> Connection:
-        bound: Connection = self.config.http_protocol_class(  # type: ignore[assignment, call-arg]
+    def _protocol(self) -> HttpConnection:
+        bound: HttpConnection = self.config.http_protocol_class(  # type: ignore[assignment, call-arg]
             config=self.config,  # pyright: ignore[reportCallIssue]
             server_state=self.server_state,  # pyright: ignore[reportCallIssue]
             app_state=self.lifespan.state,  # pyright: ignore[reportCallIssue]
@@ -322,7 +322,7 @@ def _raise_file_limit() -> None:
 def _make_server(app: ASGIApp, listen: Listen, limits: Limits, grace: float) -> _Server:
     config = uvicorn.Config(
         app,
-        http=type("Connection", (Connection,), {"limits": limits, "buffers": Buffers(limits.unread)}),
+        http=type("HttpConnection", (HttpConnection,), {"limits": limits, "buffers": Buffers(limits.unread)}),
         ws="none",
         lifespan="off",
         log_config=None,

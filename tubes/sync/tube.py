@@ -638,7 +638,7 @@ class Tube(Generic[T, R]):
         return new
 
     def _put_again(self, old: Task[T], new: tuple[T, Mapping[str, Any]] | None = None) -> Task[T]:
-        task = self._port.again(old, new)
+        task = self._port.put_again(old, new)
         if task is None:
             raise self._port.full_error(1)
         return task

@@ -4,7 +4,7 @@ A method with one call uses `call`. A method with several calls is a flow (a gen
 or `change` runs. On an event loop these return an awaitable; the annotations name its result.
 
 A call uses the tube's options as the session knows them. `transport/attempt.py` says what to do after an error reply,
-and `Port.settle` does it.
+and `RedisPort.settle` does it.
 
 A call that is interrupted or cancelled has its full effect or none. A take whose caller is gone is undone by the call's
 `undo`, so `take` and `take_many` lose no task. A `next` in a thread is not undone: its session keeps the task.
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from tubes.redis.sessions.session import RedisSession
     from tubes.redis.sessions.store import RedisStore
     from tubes.redis.transport.channel import Undo
-    from tubes.redis.waiting.shared_tube import SharedTube
+    from tubes.redis.waiting.shared_tube import RedisTube
 
 P = ParamSpec("P")
-R = TypeVar("R", bound="Port")
+R = TypeVar("R", bound="RedisPort")
 T = TypeVar("T")
 _log = logging.getLogger("tubes")
 #: The arguments of a Lua function, or a function that makes them for a version (None: the arguments do not fit it).
@@ -58,7 +58,7 @@ _UNDO_WORDS: Final = 100
 
 
 def change_method(flow: Callable[Concatenate[R, P], Flow[T]]) -> Callable[Concatenate[R, P], T]:
-    """Make a method that runs the flow by `Port.change`."""
+    """Make a method that runs the flow by `RedisPort.change`."""
 
     @wraps(flow)
     def run(port: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -88,11 +88,11 @@ class PortConnection(AnyConnection, Protocol):
         """Return True if a finalizer may run a call now in this thread."""
         ...
 
-    def enter(self, port: Port, /) -> Flow[None]:
+    def enter(self, port: RedisPort, /) -> Flow[None]:
         """Open the tube of a port again after the session has changed or its lease has expired."""
         ...
 
-    def forget(self, shared: SharedTube, /) -> None:
+    def forget(self, shared: RedisTube, /) -> None:
         """Drop the port of a tube that no longer exists."""
         ...
 
@@ -105,10 +105,10 @@ class PortConnection(AnyConnection, Protocol):
         ...
 
 
-class Port(PortBase[F]):
+class RedisPort(PortBase[F]):
     """The methods of one connection on one tube."""
 
-    def __init__(self, connection: PortConnection, shared: SharedTube) -> None:
+    def __init__(self, connection: PortConnection, shared: RedisTube) -> None:
         store = connection.store
         super().__init__(shared.driver, store.codec)
         self.connection: Final = connection
@@ -162,8 +162,8 @@ class Port(PortBase[F]):
 
     def run_request(self, name: str, request: Request[T]) -> Flow[T]:
         """Call a function and return the result for its reply."""
-        show, words, lease = request
-        return show((yield from self.run_script(name, words, lease=lease)))
+        decode, words, lease = request
+        return decode((yield from self.run_script(name, words, lease=lease)))
 
     def task_request(
         self, task: object, *words: Word, looks: bool = False, ends: bool = False, data: bytes | None = None
@@ -177,14 +177,14 @@ class Port(PortBase[F]):
         lease = view if isinstance(view, Lease) else None
         known = None if looks or view is None or isinstance(view, Lease) else view
 
-        def show(reply: Reply) -> F:
+        def decode(reply: Reply) -> F:
             if type(reply) is ErrorReply:
                 if lease is not None:
                     raise TaskNotTaken(id=id, tube=self.shared.name, leased=True)
                 raise (TaskNotFound if reply.code == "NOTFOUND" else TaskNotTaken)(id=id, tube=self.shared.name)
             if type(reply) is bytes:
                 known_data = data if known is None or data is not None else known._record.data
-                found = self.show(task_codec.parse(reply), known_data)
+                found = self.decode(task_codec.parse(reply), known_data)
             else:
                 assert known is not None
                 found = task_codec.make_task(self.kind, self.tube, known._record, State.DONE, known._attempts, NEVER)
@@ -193,7 +193,7 @@ class Port(PortBase[F]):
             return found
 
         identity = identity_of(view, by_put=looks)
-        return show, (id, identity, "" if known is None else self.known_facts_word(known), *words), lease
+        return decode, (id, identity, "" if known is None else self.known_facts_word(known), *words), lease
 
     def run_script(
         self,
@@ -331,11 +331,11 @@ class Port(PortBase[F]):
         if self.session is not None and self.session.version is session.version:
             self.session = None
 
-    def show(self, parsed: Parsed, known: bytes | None = None) -> F:
+    def decode(self, parsed: Parsed, known: bytes | None = None) -> F:
         """Return a task for the user from the result of `task_codec.parse`."""
         if parsed[4] >= 0:
             self.shared.watch(parsed[4])
-        return task_codec.show(self.kind, self.tube, parsed, known)
+        return task_codec.decode(self.kind, self.tube, parsed, known)
 
     # -- takes of waiters, and undoing calls ---------------------------------------------------------------------------
 
@@ -345,7 +345,7 @@ class Port(PortBase[F]):
     def take_waiting(
         self, count: int, span: int | None = None, undo: Callable[[Reply], None] | None = None
     ) -> Flow[Parsed | int]:
-        """Take for one of `count` waiters, for `span` if given; return a task for `show`, or the next due time."""
+        """Take for one of `count` waiters, for `span` if given; return a task for `decode`, or the next due time."""
         reply = yield from self.run_script("take", self._waiter_words(count, span), undo=undo, slot=SERVING)
         return self.read_waiting(reply)
 

@@ -23,8 +23,8 @@ from tubes.drivers.options import Seconds, micros
 from tubes.errors import DuplicateKey, TubeFull, TubesError
 from tubes.redis import task_codec
 from tubes.redis.library.replies import bytes_of, list_of, number_of
-from tubes.redis.port import ends, look, puts
-from tubes.redis.port.base import Port, identity_of
+from tubes.redis.port import ends, puts, reads
+from tubes.redis.port.base import RedisPort, identity_of
 from tubes.redis.port.ends import letters_of
 from tubes.redis.port.msgpack_array import packed
 from tubes.redis.transport import script_call
@@ -60,7 +60,7 @@ CHANGES: Final = 100
 RELAYED: Final = 100
 
 
-def put_many(port: Port[F], batch: Batch, *, waits: bool = False) -> Flow[list[F] | None]:
+def put_many(port: RedisPort[F], batch: Batch, *, waits: bool = False) -> Flow[list[F] | None]:
     """Put all of these tasks or none; return None if the tube is full. `waits`: in that case the caller waits."""
     if port.closed_error is not None:
         raise port.closed_error()
@@ -141,7 +141,9 @@ def put_many(port: Port[F], batch: Batch, *, waits: bool = False) -> Flow[list[F
     return tasks
 
 
-def _arguments_of(port: Port[F], batch: Batch, new_tasks: list[task_codec.NewTask], *, one_by_one: bool) -> list[Word]:
+def _arguments_of(
+    port: RedisPort[F], batch: Batch, new_tasks: list[task_codec.NewTask], *, one_by_one: bool
+) -> list[Word]:
     """Return the tasks as arguments of `put_keyed` if they are put `one_by_one`, else of `put_many`."""
     runs = zip(new_tasks, batch.runs, strict=True)
     if not one_by_one:
@@ -155,7 +157,7 @@ def _arguments_of(port: Port[F], batch: Batch, new_tasks: list[task_codec.NewTas
 
 
 def _show_keyed(
-    port: Port[F], batch: Batch, new_tasks: list[task_codec.NewTask], head: Reply, *found: Reply
+    port: RedisPort[F], batch: Batch, new_tasks: list[task_codec.NewTask], head: Reply, *found: Reply
 ) -> Flow[list[F]]:
     """Return the tasks for a reply of `put_keyed`: each is new, or was found by its key.
 
@@ -164,7 +166,7 @@ def _show_keyed(
     tasks: list[F] = []
     moment, id = bytes_of(head)[:7], number_of(bytes_of(head)[7:])
     left_out = {int(entry[1:]) for entry in found if type(entry) is bytes and entry[:1] == _ID_PREFIX}
-    found_by_id = {task[0]: task for task in (yield from look.parsed(port, sorted(left_out)))} if left_out else {}
+    found_by_id = {task[0]: task for task in (yield from reads.parsed(port, sorted(left_out)))} if left_out else {}
     entries = iter(found)
     for new, (_, data) in zip(new_tasks, batch.runs, strict=True):
         for raw in data:
@@ -180,14 +182,14 @@ def _show_keyed(
     return tasks
 
 
-def put_waiting(port: Port[F], request: Batch | PreparedPut) -> Flow[F | list[F] | None]:
+def put_waiting(port: RedisPort[F], request: Batch | PreparedPut) -> Flow[F | list[F] | None]:
     """Do the put of a waiter; return None if the tube has no room for it."""
     if isinstance(request, Batch):
         return (yield from put_many(port, request, waits=True))
     return (yield from puts.put_encoded(port, *request, waits=True))
 
 
-def _stage(port: Port[F], name: str, words: list[Word]) -> Flow[None]:
+def _stage(port: RedisPort[F], name: str, words: list[Word]) -> Flow[None]:
     """Upload the words of a batch in parts; start again if the server lost an early part."""
     at = number = 0
     while at < len(words):
@@ -200,19 +202,19 @@ def _stage(port: Port[F], name: str, words: list[Word]) -> Flow[None]:
         at, number = (0, 0) if reply.__class__ is ErrorReply else (at + len(part), number + 1)
 
 
-def _discard_upload(port: Port[F], batch: Batch) -> None:
+def _discard_upload(port: RedisPort[F], batch: Batch) -> None:
     """Remove the uploaded tasks."""
     name, batch.upload_key, batch.upload_options = batch.upload_key, "", None
     if name:
         port.connection.store.later(lambda: _remove(port, name))
 
 
-def _remove(port: Port[F], name: str) -> Flow[None]:
+def _remove(port: RedisPort[F], name: str) -> Flow[None]:
     with suppress(TubesError):
         yield from port.run_plain_script("upload_words", name, "", parts=_upload_keys(name))
 
 
-def take_many(port: Port[F], limit: int, span: int | None = None) -> Flow[list[F]]:
+def take_many(port: RedisPort[F], limit: int, span: int | None = None) -> Flow[list[F]]:
     """Take up to `limit` tasks, each for `span` if it is given. Waiters of this process are served first."""
     if span is not None:
         port.require_option("ttr")
@@ -241,7 +243,7 @@ def take_many(port: Port[F], limit: int, span: int | None = None) -> Flow[list[F
     return tasks
 
 
-def show_many(port: Port[F], reply: list[Reply]) -> list[F]:
+def show_many(port: RedisPort[F], reply: list[Reply]) -> list[F]:
     """Return the tasks in a reply of `take_many`."""
     if not reply:
         return []
@@ -254,12 +256,12 @@ def show_many(port: Port[F], reply: list[Reply]) -> list[F]:
     return task_codec.make_taken_tasks(port.kind, port.tube, number_of(reply[4]), ids, attempts, moments, raws)
 
 
-def _untake_tasks(port: Port[F], tasks: list[F], reply: Reply) -> None:
+def _untake_tasks(port: RedisPort[F], tasks: list[F], reply: Reply) -> None:
     """Give back `tasks` and the tasks in the last reply, which may overlap."""
     _untake_later(port, {**_takes_of_reply(reply), **{task.id: task._take for task in tasks}})
 
 
-def _untake_later(port: Port[F], taken: dict[int, int]) -> None:
+def _untake_later(port: RedisPort[F], taken: dict[int, int]) -> None:
     """Undo takes. `taken`: their numbers by the ids of the tasks."""
     takes = list(reversed(taken.items()))  # Each task returns to the front, so the last one goes first.
     for first in range(0, len(takes), TAKES):
@@ -267,12 +269,12 @@ def _untake_later(port: Port[F], taken: dict[int, int]) -> None:
         port.connection.store.later(lambda words=words: port.undo("untake", *words))  # type: ignore[misc]
 
 
-def ack_many(port: Port[F], tasks: object) -> dict[int, bool]:
+def ack_many(port: RedisPort[F], tasks: object) -> dict[int, bool]:
     """Acknowledge held tasks."""
     return port.change(_change_many(port, "ack_many", tasks_by_id(tasks, port.resolve_task)))
 
 
-def release_many(port: Port[F], tasks: object, delay: Seconds | None) -> dict[int, bool]:
+def release_many(port: RedisPort[F], tasks: object, delay: Seconds | None) -> dict[int, bool]:
     """Give held tasks back."""
     delay_argument = ends.delay_word(port, delay)
     if delay is not None:
@@ -280,20 +282,20 @@ def release_many(port: Port[F], tasks: object, delay: Seconds | None) -> dict[in
     return port.change(_change_many(port, "release_many", tasks_by_id(tasks, port.resolve_task), delay_argument))
 
 
-def renew_many(port: Port[F], tasks: object, seconds: Seconds) -> dict[int, bool]:
+def renew_many(port: RedisPort[F], tasks: object, seconds: Seconds) -> dict[int, bool]:
     """Extend the time to run of held tasks to at least `seconds` from now."""
     span = micros("seconds", seconds)
     port.require_option("ttr")
     return port.run(_change_many(port, "renew_many", tasks_by_id(tasks, port.resolve_task), span, finishes=False))
 
 
-def delete_many(port: Port[F], tasks: object, states: tuple[State, ...] = ()) -> dict[int, bool]:
+def delete_many(port: RedisPort[F], tasks: object, states: tuple[State, ...] = ()) -> dict[int, bool]:
     """Remove tasks; with `states` only tasks in these states."""
     chosen = tasks_by_id(tasks, port.resolve_task)
     return port.change(_change_many(port, "delete_many", chosen, letters_of(states), by_put=True))
 
 
-def evict(port: Port[F], tasks: list[F]) -> Flow[list[bool]]:
+def evict(port: RedisPort[F], tasks: list[F]) -> Flow[list[bool]]:
     """Remove the tasks that have not changed since they were read; return for each whether it was removed."""
     size = IDS_ALONE if port.shared.driver.lane is None else IDS_WITH_LANES
     return (yield from _call_in_parts(port, "evict", (), [*map(_words_of_unchanged, tasks)], size, []))
@@ -305,7 +307,7 @@ def _words_of_unchanged(task: TaskView) -> tuple[Word, ...]:
     return task.id, identity_of(task, by_put=True), task._state.value, digest
 
 
-def change_seen(port: Port[F], act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> Flow[list[bool]]:
+def change_seen(port: RedisPort[F], act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> Flow[list[bool]]:
     """Change the selected tasks that are still as they were seen; return for each whether it was changed."""
     if act == "cancel":
         arguments = (*arguments, CANCELLED_KEPT)
@@ -317,9 +319,9 @@ def change_seen(port: Port[F], act: str, seen: list[Seen], arguments: tuple[Any,
     return (yield from _call_in_parts(port, "act_some", words, each, size, []))
 
 
-def relay_limit(port: Port[F], target: object) -> int:
+def relay_limit(port: RedisPort[F], target: object) -> int:
     """Return the number of tasks that one call of `relay` moves; 0 if `target` is on another node."""
-    if not isinstance(target, Port):
+    if not isinstance(target, RedisPort):
         return 0
     own, other = port.connection.store, target.connection.store
     if own.server.moving or own.server.url != other.server.url or own.manual != other.manual:
@@ -328,7 +330,7 @@ def relay_limit(port: Port[F], target: object) -> int:
     return IDS_WITH_LANES if is_laned else RELAYED
 
 
-def relay(port: Port[F], target: Port, tasks: list[F], batch: Batch) -> list[bool] | None:
+def relay(port: RedisPort[F], target: RedisPort, tasks: list[F], batch: Batch) -> list[bool] | None:
     """Move the leading tasks that have not changed since they were read to another tube of the node.
 
     `batch` has their data and options for that tube. Return for each whether it was moved; tasks beyond the size
@@ -340,7 +342,9 @@ def relay(port: Port[F], target: Port, tasks: list[F], batch: Batch) -> list[boo
     return port.change(flow)
 
 
-def _relay(port: Port[F], target: Port, tasks: list[F], items: list[tuple[bytes, Options]]) -> Flow[list[bool] | None]:
+def _relay(
+    port: RedisPort[F], target: RedisPort, tasks: list[F], items: list[tuple[bytes, Options]]
+) -> Flow[list[bool] | None]:
     sources: list[Word] = []
     size = count = 0
     for task in tasks:
@@ -379,7 +383,7 @@ def _relay(port: Port[F], target: Port, tasks: list[F], items: list[tuple[bytes,
 
 
 def _change_many(
-    port: Port[F], name: str, chosen: TasksById, *args: Word, finishes: bool = True, by_put: bool = False
+    port: RedisPort[F], name: str, chosen: TasksById, *args: Word, finishes: bool = True, by_put: bool = False
 ) -> Flow[dict[int, bool]]:
     """Call a function for each of these tasks; return for each whether it was changed.
 
@@ -404,7 +408,13 @@ def _change_many(
 
 
 def _call_in_parts(
-    port: Port[F], name: str, head: _Row, tasks: Sequence[_Row], size: int, done: list[bool], lease: Lease | None = None
+    port: RedisPort[F],
+    name: str,
+    head: _Row,
+    tasks: Sequence[_Row],
+    size: int,
+    done: list[bool],
+    lease: Lease | None = None,
 ) -> Flow[list[bool]]:
     """Call a function for `tasks`, up to `size` per call; append to `done` whether each was changed, and return it.
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tubes.errors import TubesError
     from tubes.redis.options_version import TubeSession
     from tubes.redis.port.base import PortConnection
-    from tubes.redis.waiting.shared_tube import SharedTube
+    from tubes.redis.waiting.shared_tube import RedisTube
 
 #: The channels of a connection by event loop.
 Channels: TypeAlias = dict[asyncio.AbstractEventLoop, LoopChannel | ThreadedChannel]
@@ -119,7 +119,7 @@ class CoalescedPuts(ScriptCall):
 class LoopPort(TubePort[F]):
     """A port for event loops."""
 
-    def __init__(self, connection: PortConnection, shared: SharedTube, channels: Channels) -> None:
+    def __init__(self, connection: PortConnection, shared: RedisTube, channels: Channels) -> None:
         super().__init__(connection, shared)
         self._channels: Final = channels
         #: True once several puts were sent as one call.

@@ -11,8 +11,8 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, Seconds, micros
 from tubes.errors import TaskCancelled, TaskNotFound
 from tubes.redis import task_codec
-from tubes.redis.port import look
-from tubes.redis.port.base import Port, Request, encode_text, lane_word
+from tubes.redis.port import reads
+from tubes.redis.port.base import RedisPort, Request, encode_text, lane_word
 from tubes.redis.transport.script_call import Flow
 from tubes.redis.transport.wire import ErrorReply, Reply, Word
 from tubes.values.codecs import encode
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 _UPDATE_FIELDS: Final = ("pri", "delay", "ttl")
 
 
-def ack(port: Port[F], task: object) -> F:
+def ack(port: RedisPort[F], task: object) -> F:
     """Acknowledge a held task."""
     return port.call("ack", ack_request(port, task))
 
 
-def ack_with(port: Port[F], task: object, result: object) -> F:
+def ack_with(port: RedisPort[F], task: object, result: object) -> F:
     """Acknowledge a held task, with a result."""
     assert port.codec is not None  # Data on a server is always encoded.
     return port.call("ack_with", port.task_request(task, encode(port.codec, result), ends=True))
 
 
-def ack_request(port: Port[F], task: object) -> Request[F]:
+def ack_request(port: RedisPort[F], task: object) -> Request[F]:
     """Return a request to ack a task; with a known lane the server need not read the task."""
     _, _, view = port.resolve_task(task)
     lane = (lane_word(view),) if port._driver.lane is not None and isinstance(view, TaskView) else ()
@@ -44,7 +44,7 @@ def ack_request(port: Port[F], task: object) -> Request[F]:
 
 
 def release(
-    port: Port[F],
+    port: RedisPort[F],
     task: object,
     delay: Seconds | None,
     reason: str | None = None,
@@ -67,22 +67,22 @@ def release(
     )
 
 
-def release_unfailed(port: Port[F], task: object) -> F:
+def release_unfailed(port: RedisPort[F], task: object) -> F:
     """Give a held task back at once, without a failure."""
     return port.call("release", port.task_request(task, "", ends=True))
 
 
-def decline(port: Port[F], task: object, delay: Seconds) -> F:
+def decline(port: RedisPort[F], task: object, delay: Seconds) -> F:
     """Give a held task back for another caller; the attempt does not count. Without a delay it is ready at once."""
     return port.call("decline", port.task_request(task, micros("delay", delay), ends=True))
 
 
-def delay_word(port: Port[F], delay: Seconds | None) -> int | str:
+def delay_word(port: RedisPort[F], delay: Seconds | None) -> int | str:
     """Return the delay of a released task as an argument of functions."""
     return "backoff" if delay is None else micros("delay", delay)
 
 
-def touch(port: Port[F], task: object, seconds: Seconds) -> F:
+def touch(port: RedisPort[F], task: object, seconds: Seconds) -> F:
     """Extend the time to run of a held task."""
     span = micros("seconds", seconds)
     if "ttr" not in port._driver.options:
@@ -90,90 +90,90 @@ def touch(port: Port[F], task: object, seconds: Seconds) -> F:
     return port.call("touch", port.task_request(task, span), changes=False)
 
 
-def set_ttr(port: Port[F], task: object, span: int | None) -> F:
+def set_ttr(port: RedisPort[F], task: object, span: int | None) -> F:
     """Set the time to run of a held task, from now; None: no limit."""
     if "ttr" not in port._driver.options:
         return port.run(_refuse(port, task, "ttr"))
     return port.call("set_ttr", port.task_request(task, "" if span is None else span), changes=False)
 
 
-def checkpoint(port: Port[F], task: object, changes: Mapping[str, str]) -> F:
+def checkpoint(port: RedisPort[F], task: object, changes: Mapping[str, str]) -> F:
     """Store facts in the context of a held task, and renew it."""
     facts = [encode_text(word) for pair in reserved_names(changes).items() for word in pair]
     put = task_codec.put_of(task) if isinstance(task, TaskView) else ""  # pyright: ignore[reportUnknownArgumentType]
     show_task, words, lease = port.task_request(task, put, *facts)  # pyright: ignore[reportUnknownArgumentType]
 
-    def show(reply: Reply) -> F:
+    def decode(reply: Reply) -> F:
         found = show_task(reply)
         if found._state is State.DONE:
             raise TaskCancelled(id=found.id, tube=port.shared.name, reason=found.reason)
         return found
 
     if lease is not None:
-        return port.run(_checkpoint_by_lease(port, (show, words, lease)))
-    return port.call("checkpoint", (show, words, lease), changes=False)
+        return port.run(_checkpoint_by_lease(port, (decode, words, lease)))
+    return port.call("checkpoint", (decode, words, lease), changes=False)
 
 
-def _checkpoint_by_lease(port: Port[F], request: Request[F]) -> Flow[F]:
-    show, words, lease = request
+def _checkpoint_by_lease(port: RedisPort[F], request: Request[F]) -> Flow[F]:
+    decode, words, lease = request
     reply = yield from port.run_script("checkpoint", words, lease=lease)
     if type(reply) is ErrorReply and reply.code == "SESSIONGONE":
         # The function does not run in a session that has ended: read the task in another one.
         seen = yield from port.run_script("peek", (words[0], "", ""))
-        if type(seen) is bytes and port.show(task_codec.parse(seen)).cancelled:
+        if type(seen) is bytes and port.decode(task_codec.parse(seen)).cancelled:
             reply = seen
-    return show(reply)
+    return decode(reply)
 
 
-def _refuse(port: Port[F], task: object, option: str) -> Flow[F]:
+def _refuse(port: RedisPort[F], task: object, option: str) -> Flow[F]:
     """Raise the error for an option that the driver lacks; an error about the task comes first."""
     yield from port.run_request("touch", port.task_request(task, 0))
     raise port._driver.make_option_error(option)
 
 
-def bury(port: Port[F], task: object, reason: str | None, pri: int | None = None) -> F:
+def bury(port: RedisPort[F], task: object, reason: str | None, pri: int | None = None) -> F:
     """Bury a task."""
     reason_word = task_codec.encode_reason(check_reason(reason))
     pri_word = () if pri is None else (port.check_pri(pri),)
     return port.call("bury", port.task_request(task, reason_word, *pri_word, looks=True, ends=True))
 
 
-def delete(port: Port[F], task: object, states: tuple[State, ...] = ()) -> F:
+def delete(port: RedisPort[F], task: object, states: tuple[State, ...] = ()) -> F:
     """Remove a task; with `states` only in these states."""
     show_task, words, lease = port.task_request(task, letters_of(states), looks=True, ends=True)
 
-    def show(reply: Reply) -> F:
+    def decode(reply: Reply) -> F:
         if type(reply) is ErrorReply and reply.code == "STATE":
             raise TaskNotFound(id=words[0], tube=port.shared.name, states=" or ".join(states))
         return show_task(reply)
 
-    return port.call("delete", (show, words, lease))
+    return port.call("delete", (decode, words, lease))
 
 
-def cancel(port: Port[F], task: object, reason: str | None) -> F:
+def cancel(port: RedisPort[F], task: object, reason: str | None) -> F:
     """End a task as cancelled."""
     reason_word = task_codec.encode_reason(check_reason(reason))
     return port.call("cancel", port.task_request(task, reason_word, CANCELLED_KEPT, looks=True, ends=True))
 
 
-def update(port: Port[F], task: object, changes: Options) -> F:
+def update(port: RedisPort[F], task: object, changes: Options) -> F:
     """Change a task."""
     checked = port.prepare_update(changes)
     if not checked:
-        return look.peek(port, task)
+        return reads.peek(port, task)
     data = ("1", checked["data"]) if "data" in checked else ("", "")
     others = [checked.get(name, "") for name in _UPDATE_FIELDS]
     show_task, words, lease = port.task_request(task, *data, *others, looks=True)
 
-    def show(reply: Reply) -> F:
+    def decode(reply: Reply) -> F:
         if type(reply) is ErrorReply and reply.code == "STATE":
             raise port._driver.make_update_error(checked, State(str(reply).split()[1]))
         return show_task(reply)
 
-    return port.call("update", (show, words, lease))
+    return port.call("update", (decode, words, lease))
 
 
-def kick_task(port: Port[F], task: object, attempts: int | None, ttl: Seconds | None) -> F:
+def kick_task(port: RedisPort[F], task: object, attempts: int | None, ttl: Seconds | None) -> F:
     """Make one buried task ready."""
     limits = ["" if limit is None else limit for limit in port._driver.check_kick(attempts, ttl)]
     return port.call("kick_task", port.task_request(task, *limits, looks=True))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from tubes.redis.port import batch, ends, look, puts, takes, tube
-from tubes.redis.port.base import Port, change_method
+from tubes.redis.port import batch, ends, puts, reads, takes, tube
+from tubes.redis.port.base import RedisPort, change_method
 from tubes.redis.transport.script_call import flow_method
 from tubes.values.task import F
 
 
-class TubePort(Port[F]):
+class TubePort(RedisPort[F]):
     """A port with all methods: each is a function over a port, or a flow that `run` or `change` runs."""
 
     put = puts.put
-    again = change_method(puts.again)
+    put_again = change_method(puts.put_again)
 
     take = flow_method(takes.take)
     take_task = flow_method(takes.take_task)
@@ -46,16 +46,16 @@ class TubePort(Port[F]):
     set_options = tube.set_options
     count_unfinished = tube.count_unfinished
 
-    peek = look.peek
-    first = flow_method(look.first)
-    lanes = flow_method(look.lanes)
-    lane_info = look.lane_info
-    statistics = look.statistics
-    select = flow_method(look.select)
-    reasons = flow_method(look.reasons)
-    oldest_ready_age = flow_method(look.oldest_ready_age)
-    due_histogram = flow_method(look.due_histogram)
-    parsed = look.parsed
+    peek = reads.peek
+    first = flow_method(reads.first)
+    lanes = flow_method(reads.lanes)
+    lane_info = reads.lane_info
+    statistics = reads.statistics
+    select = flow_method(reads.select)
+    reasons = flow_method(reads.reasons)
+    oldest_ready_age = flow_method(reads.oldest_ready_age)
+    due_histogram = flow_method(reads.due_histogram)
+    parsed = reads.parsed
 
     put_many = change_method(batch.put_many)
     take_many = flow_method(batch.take_many)

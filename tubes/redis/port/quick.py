@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.redis.options_version import TubeSession
     from tubes.redis.transport.channel import ThreadChannel
-    from tubes.redis.waiting.shared_tube import SharedTube
+    from tubes.redis.waiting.shared_tube import RedisTube
 
 T = TypeVar("T")
 _TAKEN: Final = State.TAKEN
@@ -98,7 +98,7 @@ class _PackedRequests:
 class ThreadPort(TubePort[F]):
     """A port for threads."""
 
-    def __init__(self, connection: PortConnection, shared: SharedTube, channel: ThreadChannel) -> None:
+    def __init__(self, connection: PortConnection, shared: RedisTube, channel: ThreadChannel) -> None:
         super().__init__(connection, shared)
         self._channel: Final = channel
         self._pid: Final = _process
@@ -138,12 +138,12 @@ class ThreadPort(TubePort[F]):
             or session.version.lacks
         ):
             return super().call(name, request, changes=changes)
-        show, args, lease = request
+        decode, args, lease = request
         call = ScriptCall(session.version.function(name), self.shared.key, args, self.session_of(lease, session))
         reply = self._channel.call(call)
         if type(reply) is ErrorReply and not self.run(self.settle(name, reply, call.session, resent=call.resent)):
             return super().call(name, request, changes=changes)
-        return show(reply)
+        return decode(reply)
 
     def put(self, data: object, options: Options, *usual: Any) -> F | None:
         """Add a task; return None if the tube is full."""
@@ -181,7 +181,7 @@ class ThreadPort(TubePort[F]):
                 self.shared.key, head, tail, _TAKE_REPLY, packed.repeat_call, "take", (), self.untake
             )
             if type(reply) is bytes:
-                return self.show(task_codec.parse(reply))
+                return self.decode(task_codec.parse(reply))
             if type(reply) is int:
                 return None
             if type(reply) is ErrorReply:
@@ -207,7 +207,7 @@ class ThreadPort(TubePort[F]):
         if type(reply) is int:
             done = task_codec.make_task(self.kind, self.tube, task._record, State.DONE, task._attempts, NEVER)
         elif type(reply) is bytes:
-            done = self.show(task_codec.parse(reply), task._record.data)
+            done = self.decode(task_codec.parse(reply), task._record.data)
         else:
             if type(reply) is ErrorReply:
                 self.run(self.settle("ack", reply, packed.session))

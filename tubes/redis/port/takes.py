@@ -9,7 +9,7 @@ from tubes.errors import TaskNotTaken
 from tubes.redis import task_codec
 from tubes.redis.library.replies import bytes_of
 from tubes.redis.port import ends
-from tubes.redis.port.base import Port
+from tubes.redis.port.base import RedisPort
 from tubes.redis.transport.script_call import Flow
 from tubes.values.task import F, log_lost_take
 
@@ -17,27 +17,27 @@ from tubes.values.task import F, log_lost_take
 _NOT_HELD: Final = b"0"[0]
 
 
-def take(port: Port[F]) -> Flow[F | None]:
+def take(port: RedisPort[F]) -> Flow[F | None]:
     """Take the first available task; return None if no task is available. Waiters of this process come first."""
     shared = port.shared
     while port.may_serve_waiters and shared.queue.has_unserved():
         if not (yield from shared.serving.serve_one()):
             return None
     reply = yield from port.run_script("take", undo=port.untake)
-    return port.show(task_codec.parse(reply)) if type(reply) is bytes else None
+    return port.decode(task_codec.parse(reply)) if type(reply) is bytes else None
 
 
-def take_task(port: Port[F], task: object, span: int | None) -> Flow[F | None]:
+def take_task(port: RedisPort[F], task: object, span: int | None) -> Flow[F | None]:
     """Take this task, even before earlier ones; return None if it may not be taken now."""
     port.resolve_untaken_task(task)
     if span is not None:
         port.require_option("ttr")
-    show, words, _ = port.task_request(task, "" if span is None else span, looks=True)
+    decode, words, _ = port.task_request(task, "" if span is None else span, looks=True)
     reply = yield from port.run_script("take_task", words, undo=lambda reply: port.untake(reply or None))
-    return show(reply) if reply else None
+    return decode(reply) if reply else None
 
 
-def take_next(port: Port[F], task: F) -> Flow[F | None]:
+def take_next(port: RedisPort[F], task: F) -> Flow[F | None]:
     """Acknowledge a held task and take the next; return None if no task is available. A lost take is logged."""
     shared = port.shared
     if port.may_serve_waiters and shared.queue.has_take_waiter():
@@ -51,9 +51,9 @@ def take_next(port: Port[F], task: F) -> Flow[F | None]:
     return show_next(port, task, bytes_of(reply))
 
 
-def show_next(port: Port[F], task: F, reply: bytes) -> F | None:
+def show_next(port: RedisPort[F], task: F, reply: bytes) -> F | None:
     """Return the task in a reply of `next`."""
     mark_finished(task)
     if reply[0] == _NOT_HELD:
         log_lost_take(TaskNotTaken(id=task.id, tube=port.shared.name))
-    return port.show(task_codec.parse(reply, 1)) if len(reply) > 1 else None
+    return port.decode(task_codec.parse(reply, 1)) if len(reply) > 1 else None

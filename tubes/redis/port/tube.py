@@ -13,7 +13,7 @@ from tubes.drivers.options import Seconds, flag, micros, text
 from tubes.drivers.tube_options import apply_changes
 from tubes.errors import TubeBusy
 from tubes.redis.library.replies import list_of, number_of
-from tubes.redis.port.base import Port, Request, encode_text
+from tubes.redis.port.base import RedisPort, Request, encode_text
 from tubes.redis.transport.script_call import Flow
 from tubes.redis.transport.wire import Reply, Word
 from tubes.redis.validation import describe_options, encode_lane_options
@@ -32,45 +32,45 @@ _UNSET: Final = (("interval", -1), ("max_in_flight", 0), ("interval_from", -1), 
 _INTERVAL_STARTS: Final = {"take": 0, "ack": 1}
 
 
-def on_loss(port: Port[F], callback: Callable[[Loss | None], object] | None) -> None:
+def on_loss(port: RedisPort[F], callback: Callable[[Loss | None], object] | None) -> None:
     """Call `callback` when this session loses a task of the tube."""
     port.connection.store.losses.set(port.shared.key, port, callback)
 
 
-def is_empty(port: Port[F]) -> Flow[bool]:
+def is_empty(port: RedisPort[F]) -> Flow[bool]:
     """Return True if no task is ready, delayed or taken."""
     return (yield from count_unfinished(port)) == 0
 
 
-def count_unfinished(port: Port[F]) -> Flow[int]:
+def count_unfinished(port: RedisPort[F]) -> Flow[int]:
     """Return the number of ready, delayed and taken tasks."""
     total, _, buried, *_ = list_of((yield from port.run_script("statistics")))
     return number_of(total) - number_of(buried)
 
 
-def release_all(port: Port[F]) -> None:
+def release_all(port: RedisPort[F]) -> None:
     """Release all taken tasks."""
     return port.call("release_all", _NOTHING)
 
 
-def truncate(port: Port[F]) -> None:
+def truncate(port: RedisPort[F]) -> None:
     """Remove all tasks."""
     return port.call("truncate", _NOTHING)
 
 
-def forget_key(port: Port[F], key: object) -> bool:
+def forget_key(port: RedisPort[F], key: object) -> bool:
     """Forget a remembered key; return whether it was remembered."""
     return port.call("forget_key", (_is_one, (encode_text(text("key", key)),), None), changes=False)
 
 
-def block(port: Port[F], lane: object, seconds: object, extend: object, reason: str | None) -> None:
+def block(port: RedisPort[F], lane: object, seconds: object, extend: object, reason: str | None) -> None:
     """Stop a lane for `seconds`: its tasks cannot be taken."""
     name, span, extends = lane_of(port._driver, lane), micros("seconds", seconds), flag("extend", extend)
     why = encode_text(check_reason(reason) or "")
     return port.call("pace", (_ignore, (encode_text(name), span, "", "", "", "1" if extends else "", "", why), None))
 
 
-def configure(port: Port[F], lane: object, limits: Options) -> None:
+def configure(port: RedisPort[F], lane: object, limits: Options) -> None:
     """Set limits of one lane."""
     name = lane_of(port._driver, lane)
     changes = check_lane_limits(limits)
@@ -83,18 +83,18 @@ def configure(port: Port[F], lane: object, limits: Options) -> None:
     return port.call("pace", (_ignore, words, None))
 
 
-def alter(port: Port[F], changes: Options) -> None:
+def alter(port: RedisPort[F], changes: Options) -> None:
     """Change the options of the tube."""
     return port.change(set_options(port, port._driver.check_alter(changes)))
 
 
-def require_option(port: Port[F], option: str) -> Flow[None]:
+def require_option(port: RedisPort[F], option: str) -> Flow[None]:
     """Set an option to 0 if the tube lacks it."""
     if option not in (yield from port.version()).options:
         yield from set_options(port, {}, option)
 
 
-def set_options(port: Port[F], changes: Options, *required: str) -> Flow[None]:
+def set_options(port: RedisPort[F], changes: Options, *required: str) -> Flow[None]:
     """Change the options of the tube; `changes` are checked. `required`: options to set to 0 if the tube lacks them."""
 
     def words(version: OptionsVersion) -> tuple[Word, ...]:
@@ -113,7 +113,7 @@ def set_options(port: Port[F], changes: Options, *required: str) -> Flow[None]:
     yield from port.run_script("tick")
 
 
-def pause(port: Port[F], seconds: Seconds | None) -> None:
+def pause(port: RedisPort[F], seconds: Seconds | None) -> None:
     """Stop takes for a while; None: without an end, 0: end the pause."""
     span = None if seconds is None else micros("seconds", seconds)
 
@@ -126,7 +126,7 @@ def pause(port: Port[F], seconds: Seconds | None) -> None:
     return port.call("pause", (watch, ("" if span is None else span,), None))
 
 
-def drop(port: Port[F], force: bool) -> Flow[None]:
+def drop(port: RedisPort[F], force: bool) -> Flow[None]:
     """Remove the tube."""
     flag("force", force)
     shared = port.shared
@@ -139,7 +139,7 @@ def drop(port: Port[F], force: bool) -> Flow[None]:
     yield from port.connection.forget_name(shared.name)
 
 
-def listen(port: Port[F], callback: object, wrap: Wrap | None = None) -> Flow[Listener | None]:
+def listen(port: RedisPort[F], callback: object, wrap: Wrap | None = None) -> Flow[Listener | None]:
     """Set or remove this connection's listener; `wrap` turns the user's callback into the API's listener."""
     listener = check_listener(callback, wrap)
     if port.closed_error is not None:

@@ -24,17 +24,17 @@ from tubes.redis.transport.wire import ErrorReply, Reply
 
 if TYPE_CHECKING:
     from tubes.redis.sessions.store import RedisStore
-    from tubes.redis.waiting.shared_tube import SharedTube
+    from tubes.redis.waiting.shared_tube import RedisTube
 
 
-class Port(Protocol):
+class SessionPort(Protocol):
     """A port of the connection, as its session uses it."""
 
     session: TubeSession | None
     last_session: TubeSession | None
 
     @property
-    def shared(self) -> SharedTube: ...
+    def shared(self) -> RedisTube: ...
 
 
 class RedisSession:
@@ -44,7 +44,7 @@ class RedisSession:
     it.
     """
 
-    def __init__(self, store: RedisStore, ports: Mapping[SharedTube, Port]) -> None:
+    def __init__(self, store: RedisStore, ports: Mapping[RedisTube, SessionPort]) -> None:
         self.uuid = uuid4().hex
         #: The name under which its replies are stored.
         self.caller = "0"
@@ -58,7 +58,7 @@ class RedisSession:
         self.name: Final = uuid4().hex[:12]
         self._shared = False
 
-    def ports(self) -> list[Port]:
+    def ports(self) -> list[SessionPort]:
         """Return a copy of the ports: another thread that finds a tube dropped removes its port."""
         return list(self._ports.values())
 
@@ -66,7 +66,7 @@ class RedisSession:
         """Use the session of this uuid, which may be open elsewhere, without storing it on the server."""
         self.uuid, self.caller = uuid, self.name
 
-    def set_open(self, port: Port, session: TubeSession) -> Flow[None]:
+    def set_open(self, port: SessionPort, session: TubeSession) -> Flow[None]:
         """Record that the session is open in the tube of a port."""
         port.session = port.last_session = session
         if self._shared:

@@ -34,7 +34,7 @@ from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of, foreign
-from tubes.redis.waiting.shared_tube import SharedTube
+from tubes.redis.waiting.shared_tube import RedisTube
 from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class RedisStore:
         self.invalid_names: Final = validation.InvalidNames()
         self.closed = False
         self.sessions: Final[WeakSet[Session]] = WeakSet()
-        self._shared_tubes: Final[dict[str, SharedTube]] = {}
+        self._shared_tubes: Final[dict[str, RedisTube]] = {}
         #: The numbers of requests that open a tube.
         self.open_requests: Final = count()
         self._lock: Final = threading.RLock()
@@ -395,7 +395,7 @@ class RedisStore:
         """Return the key of a tube; all its keys begin with it and share its hash slot."""
         return f"{self._root}:{{{self._tag}{name}}}"
 
-    def shared(self, name: str, opened: OpenedTube) -> tuple[SharedTube, OptionsVersion]:
+    def shared(self, name: str, opened: OpenedTube) -> tuple[RedisTube, OptionsVersion]:
         """Return the shared tube for an opened tube, created on first use, and its current options."""
         born = creation_of(opened.token)
         with self._lock:
@@ -409,7 +409,7 @@ class RedisStore:
                         shared.version = self.make_version(name, opened)
             else:
                 driver, version = self.driver_of(name, opened.driver), self.make_version(name, opened)
-                shared = self._shared_tubes[name] = SharedTube(self, name, self.key(name), driver, version, born)
+                shared = self._shared_tubes[name] = RedisTube(self, name, self.key(name), driver, version, born)
                 shared.version_request = opened.request
             return shared, shared.version
 
@@ -448,7 +448,7 @@ class RedisStore:
         """Return the registered driver if it equals the tube's description, else a driver made from the description."""
         return validation.driver(name, about, self.registry)
 
-    def forget(self, shared: SharedTube) -> None:
+    def forget(self, shared: RedisTube) -> None:
         """Remove a tube that no longer exists."""
         with self._lock:
             if self._shared_tubes.get(shared.name) is shared:

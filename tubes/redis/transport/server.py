@@ -69,7 +69,7 @@ _SETTINGS: Final[_Settings] = {
 }
 
 
-class Connection(Protocol):
+class ServerConnection(Protocol):
     """The part of redis-py's connections that this package uses."""
 
     _sock: socket.socket
@@ -124,11 +124,11 @@ class Server(Protocol):
         """Run the library as a script from now on."""
         ...
 
-    def connect(self, key: str, patience: float | None = None) -> Connection:
+    def connect(self, key: str, patience: float | None = None) -> ServerConnection:
         """Connect to the server that has `key`; `patience`: the timeout in seconds, if not the usual one."""
         ...
 
-    def connect_all(self, patience: float) -> list[Connection]:
+    def connect_all(self, patience: float) -> list[ServerConnection]:
         """Connect to all servers that have keys."""
         ...
 
@@ -169,10 +169,10 @@ class _PoolServer(_Library):
         self._client: Final = client
         self.secure = _is_secure(pool)
 
-    def connect(self, key: str, patience: float | None = None) -> Connection:
+    def connect(self, key: str, patience: float | None = None) -> ServerConnection:
         return _open(self._pool, self.url, patience)
 
-    def connect_all(self, patience: float) -> list[Connection]:
+    def connect_all(self, patience: float) -> list[ServerConnection]:
         return [self.connect("", patience)]
 
     def rediscover(self) -> None: ...
@@ -209,11 +209,11 @@ class _ClusterServer(_Library):
             why = error
         raise _make_error(ConnectionLost, self.url, why, self._secrets)
 
-    def connect(self, key: str, patience: float | None = None) -> Connection:
+    def connect(self, key: str, patience: float | None = None) -> ServerConnection:
         client, node = self._find(key, patience)
         return _open(client.get_redis_connection(node).connection_pool, self.url, patience)
 
-    def connect_all(self, patience: float) -> list[Connection]:
+    def connect_all(self, patience: float) -> list[ServerConnection]:
         client, _ = self._find("", patience)
         pools = [client.get_redis_connection(node).connection_pool for node in client.get_primaries()]
         return [_open(pool, self.url, patience) for pool in pools]
@@ -234,7 +234,7 @@ class _ClusterServer(_Library):
         return name
 
 
-def _open(pool: _Pool, url: str, patience: float | None) -> Connection:
+def _open(pool: _Pool, url: str, patience: float | None) -> ServerConnection:
     """Connect with the pool's class and settings and with ours, without taking a connection from the pool.
 
     A pool counts all connections that it ever made and allows 100 of them by default. Ours are made and closed often.
@@ -250,7 +250,7 @@ def _open(pool: _Pool, url: str, patience: float | None) -> Connection:
     kind: type[TubesError]
     why: Exception
     try:
-        connection: Connection = pool.connection_class(**settings)
+        connection: ServerConnection = pool.connection_class(**settings)
         connection.connect()
         return connection
     except _REFUSALS as error:

@@ -121,7 +121,7 @@ class Emptiness:
         if state in _ENDED:
             for waiter in self._waiters_for([id]):
                 try:
-                    result: object = waiter.owner.show(parsed) if is_kept else True
+                    result: object = waiter.owner.decode(parsed) if is_kept else True
                 except TubesError as error:
                     result = error
                 self.dismiss([waiter], lambda result=result: result)  # type: ignore[misc]

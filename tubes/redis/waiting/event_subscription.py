@@ -17,7 +17,7 @@ from tubes.redis.transport.wire import ErrorReply, Wire, error_of, pack
 if TYPE_CHECKING:
     from tubes.redis.transport.script_call import Flow
     from tubes.redis.waiting.emptiness import Emptiness
-    from tubes.redis.waiting.protocols import Port, Tube
+    from tubes.redis.waiting.protocols import Tube, WaitingPort
 
 _log = logging.getLogger("tubes")
 
@@ -29,7 +29,7 @@ class EventSubscription(Subscription):
         super().__init__("tubes-events", f"changes of tube {tube.name!r} are not received")
         self._tube: Final = tube
         self._emptiness: Final = emptiness
-        self._ports: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
+        self._ports: Final[WeakKeyDictionary[WaitingPort, None]] = WeakKeyDictionary()
         # True after the warning about a message that no function has published.
         self._has_warned = False
 
@@ -38,7 +38,7 @@ class EventSubscription(Subscription):
         """True if a listener is set, or a caller waits until the tube is empty."""
         return bool(self._ports) or self._emptiness.waiting
 
-    def open(self, port: Port) -> Flow[None]:
+    def open(self, port: WaitingPort) -> Flow[None]:
         """Subscribe for a port to all later changes. Raises the server's error if it refuses."""
         try:
             soonest = yield from self.start(port)
@@ -49,7 +49,7 @@ class EventSubscription(Subscription):
         if soonest:
             self._tube.watch(soonest)
 
-    def start(self, port: Port) -> Flow[int]:
+    def start(self, port: WaitingPort) -> Flow[int]:
         """Subscribe to all later changes; return the next due time, or 0.
 
         `port`: sends the request that makes functions publish changes.
@@ -60,7 +60,7 @@ class EventSubscription(Subscription):
             self._start()
         return number_of((yield from port.run_script("listen", (self._tube.store.span(),))))
 
-    def update_listener(self, port: Port) -> None:
+    def update_listener(self, port: WaitingPort) -> None:
         """Record whether a port has a listener; the subscription ends with the last one."""
         self._ports.pop(port, None)
         if port.listener is not None and port.closed_error is None:
@@ -114,4 +114,4 @@ class EventSubscription(Subscription):
             callback = port.listener
             if callback is None:
                 continue
-            notify_listener(callback, port.show(reply), event)
+            notify_listener(callback, port.decode(reply), event)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tubes.values.task import TaskView
 
 
-class Port(Protocol):
+class WaitingPort(Protocol):
     """The methods of one connection on the tube. A waiter also needs `put_waiting` and the takes of its port."""
 
     listener: Listener | None
@@ -34,7 +34,7 @@ class Port(Protocol):
     def undo(
         self, name: str, *args: Word, slot: str | None = None, session: TubeSession | None = None
     ) -> Flow[None]: ...
-    def show(self, parsed: Parsed, /) -> TaskView: ...
+    def decode(self, parsed: Parsed, /) -> TaskView: ...
     def mark_damaged(self) -> Flow[None]: ...
     def forget(self) -> None: ...
 
@@ -64,7 +64,7 @@ class Store(Protocol):
 class Subscription(Protocol):
     """The subscription to the events of the tube."""
 
-    def start(self, port: Port, /) -> Flow[int]: ...
+    def start(self, port: WaitingPort, /) -> Flow[int]: ...
     def close_if_unused(self) -> None: ...
 
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from tubes.errors import TubesError
     from tubes.redis.options_version import OptionsVersion
     from tubes.redis.transport.script_call import Flow
-    from tubes.redis.waiting.protocols import Port, Store
+    from tubes.redis.waiting.protocols import Store, WaitingPort
 
 
-class SharedTube:
+class RedisTube:
     """One tube of a server in one process.
 
     It has the options and the alarm of the tube. `wait_loop` serves its waiters: see there how waiting works.
@@ -44,7 +44,7 @@ class SharedTube:
         self.is_damaged = False
         #: Distinguishes this tube from others that have had its name.
         self.born: Final = born
-        self.ports: Final[WeakSet[Port]] = WeakSet()
+        self.ports: Final[WeakSet[WaitingPort]] = WeakSet()
         #: True once the tube was dropped.
         self.is_gone = False
         #: True if a put without a lane was logged.

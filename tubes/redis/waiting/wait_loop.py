@@ -25,7 +25,7 @@ reply was lost counts as `UNSURE` until it is sent again.
 
 Each fact has one owner. `WaitQueue`: the waiters, their states (each transition is a row of `WAIT_MOVES`), and the take
 that was sent ahead. `Serving`: whose turn it is to call the server for waiters. `WaitLoop`: the thread and its
-connection. `SharedTube`: the time at which a task is due.
+connection. `RedisTube`: the time at which a task is due.
 
 With a test's clock (`store.manual`) nothing happens by itself: `enlist` and the calls of users serve the waiters, and
 the thread takes nothing ahead.
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from tubes.redis.task_codec import Parsed
     from tubes.redis.transport.script_call import Flow
     from tubes.redis.transport.wire import Reply
-    from tubes.redis.waiting.protocols import Port, Tube
+    from tubes.redis.waiting.protocols import Tube, WaitingPort
     from tubes.redis.waiting.wait_queue import WaitQueue
 
 T = TypeVar("T")
@@ -142,7 +142,7 @@ class Serving:
         waiter = self._queue.first(self._queue.take_waiters)
         if waiter is None:
             return 0
-        port: Port = waiter.owner
+        port: WaitingPort = waiter.owner
 
         def undo(reply: Reply) -> None:
             if waiter.result is PENDING and type(reply) is bytes:
@@ -195,10 +195,10 @@ class Serving:
             self._queue.move(waiter, event)  # Has no effect on a waiter that has left its queue.
 
 
-def _make_result(port: Port, taken: Parsed) -> TaskView | Unreadable:
+def _make_result(port: WaitingPort, taken: Parsed) -> TaskView | Unreadable:
     """Return the task for a waiter, or the error of an unreadable task, which stays taken."""
     try:
-        return port.show(taken)
+        return port.decode(taken)
     except Unreadable as error:
         return error
 
@@ -286,7 +286,7 @@ class WaitLoop:
         if result is None and waiter.request is not None:
             self._retry_puts()
         if undo and isinstance(result, TaskView | list):
-            port: Port = waiter.owner
+            port: WaitingPort = waiter.owner
             name, words = words_to_undo(waiter, result)
             self._store.later(lambda: port.undo(name, *words))
         return result

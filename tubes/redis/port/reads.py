@@ -16,7 +16,7 @@ from tubes.errors import TaskNotFound, Unreadable
 from tubes.redis import task_codec, validation
 from tubes.redis.library.functions import FUNCTIONS
 from tubes.redis.library.replies import ErrorReply, Reply, bytes_of, list_of, number_of
-from tubes.redis.port.base import Port, encode_text
+from tubes.redis.port.base import RedisPort, encode_text
 from tubes.redis.port.msgpack_array import packed
 from tubes.redis.task_codec import Parsed
 from tubes.redis.transport.script_call import Flow, ScriptCall
@@ -39,12 +39,12 @@ FOR_EVER: Final = 1e18
 _CALLS: Final = ("release", "touch", "bury", "kick", "delete", "delay", "ttl", "ttr")
 
 
-def peek(port: Port[F], task: object) -> F:
+def peek(port: RedisPort[F], task: object) -> F:
     """Return a task without changing it."""
     return port.call("peek", port.task_request(task, looks=True), changes=False)
 
 
-def first(port: Port[F]) -> Flow[tuple[int, int] | None]:
+def first(port: RedisPort[F]) -> Flow[tuple[int, int] | None]:
     """Return the priority and the id of the first available task."""
     reply = bytes_of((yield from port.run_script("first")))
     if not reply:
@@ -53,18 +53,18 @@ def first(port: Port[F]) -> Flow[tuple[int, int] | None]:
     return pri, id
 
 
-def statistics(port: Port[F]) -> Statistics:
+def statistics(port: RedisPort[F]) -> Statistics:
     """Count the tasks by state and the calls so far."""
     shared = port.shared
 
-    def show(reply: Reply) -> Statistics:
+    def decode(reply: Reply) -> Statistics:
         with validation.reading(f"tube {shared.name!r}"):
             return statistics_of(reply, port.connection.store.count_waiting(shared.name, list_of(reply)[4]))
 
-    return port.call("statistics", (show, (), None), changes=False)
+    return port.call("statistics", (decode, (), None), changes=False)
 
 
-def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bool) -> Flow[list[Any]]:
+def select(port: RedisPort[F], filters: Filters, scan: Scan, most: int, with_data: bool) -> Flow[list[Any]]:
     """Return the next part of a selection: tasks, or the `Seen` of each without `with_data`."""
     state, back, cursor = filters.state, "1" if filters.newest_first else "", scan.cursor
     letter = "" if state is None else state.value
@@ -114,7 +114,7 @@ def select(port: Port[F], filters: Filters, scan: Scan, most: int, with_data: bo
     return [one for one in seen if scan.is_new(one[0])]
 
 
-def _ask_after(port: Port[F], scan: Scan, name: str, *words: Word) -> Flow[Reply]:
+def _ask_after(port: RedisPort[F], scan: Scan, name: str, *words: Word) -> Flow[Reply]:
     """Call a function that looks up the task after which the first part begins."""
     reply = yield from port.run_script(name, words)
     if type(reply) is ErrorReply:
@@ -122,12 +122,12 @@ def _ask_after(port: Port[F], scan: Scan, name: str, *words: Word) -> Flow[Reply
     return reply
 
 
-def _is_by_id(port: Port[F]) -> bool:
+def _is_by_id(port: RedisPort[F]) -> bool:
     """Return True if ready tasks are ordered by id alone."""
     return port._driver.rank is None and not port._driver.signs[0]
 
 
-def _taken_after(port: Port[F], id: int) -> Flow[list[int]]:
+def _taken_after(port: RedisPort[F], id: int) -> Flow[list[int]]:
     """Return the ids of taken tasks above `id`, sorted."""
     found: set[int] = set()
     cursor = b"0"
@@ -144,17 +144,17 @@ def _taken_after(port: Port[F], id: int) -> Flow[list[int]]:
             return sorted(one for one in found if one > id)
 
 
-def _show_all(port: Port[F], replies: Iterable[Reply]) -> Iterator[F]:
+def _show_all(port: RedisPort[F], replies: Iterable[Reply]) -> Iterator[F]:
     """Yield the tasks for these replies; leave out unreadable tasks."""
     for reply in replies:
         try:
-            yield port.show(task_codec.parse(bytes_of(reply)))
+            yield port.decode(task_codec.parse(bytes_of(reply)))
         except Unreadable as error:
             port.connection.store.invalid_names.leave_out(f"tube {port.shared.name!r}", {error.facts["what"]: error})
 
 
-def parsed(port: Port[F], ids: list[int]) -> Flow[list[Parsed]]:
-    """Return the stored tasks with these ids, for `show`."""
+def parsed(port: RedisPort[F], ids: list[int]) -> Flow[list[Parsed]]:
+    """Return the stored tasks with these ids, for `decode`."""
     found: list[Parsed] = []
     at = 0
     while at < len(ids):
@@ -166,7 +166,7 @@ def parsed(port: Port[F], ids: list[int]) -> Flow[list[Parsed]]:
     return found
 
 
-def reasons(port: Port[F]) -> Flow[Counter[str]]:
+def reasons(port: RedisPort[F]) -> Flow[Counter[str]]:
     """Count buried tasks by the kind of their reason."""
     found: Counter[str] = Counter()
     place: Word = b""
@@ -180,7 +180,7 @@ def reasons(port: Port[F]) -> Flow[Counter[str]]:
             return found
 
 
-def oldest_ready_age(port: Port[F]) -> Flow[float | None]:
+def oldest_ready_age(port: RedisPort[F]) -> Flow[float | None]:
     """Return the age of the oldest ready task."""
     start: int | str = ""
     while True:
@@ -190,14 +190,14 @@ def oldest_ready_age(port: Port[F]) -> Flow[float | None]:
         start = reply
 
 
-def due_histogram(port: Port[F], edges: Iterable[Seconds]) -> Flow[list[int]]:
+def due_histogram(port: RedisPort[F], edges: Iterable[Seconds]) -> Flow[list[int]]:
     """Count tasks by their due times."""
     return [
         number_of(count) for count in list_of((yield from port.run_script("due", tuple(known_options.edges(edges)))))
     ]
 
 
-def lanes(port: Port[F], limit: int, should_stop: Callable[[], bool] = lambda: False) -> Flow[list[LaneInfo]]:
+def lanes(port: RedisPort[F], limit: int, should_stop: Callable[[], bool] = lambda: False) -> Flow[list[LaneInfo]]:
     """Return the lanes, or some of them if `should_stop` returns True after a part."""
     most = integer("limit", limit)
     lane_of(port._driver, "")
@@ -218,14 +218,14 @@ def lanes(port: Port[F], limit: int, should_stop: Callable[[], bool] = lambda: F
             return [found[name] for name in sorted(found)[:most]]
 
 
-def lane_info(port: Port[F], lane: object) -> LaneInfo:
+def lane_info(port: RedisPort[F], lane: object) -> LaneInfo:
     """Return the counts, limits and block of one lane."""
     name = lane_of(port._driver, lane)
 
-    def show(reply: Reply) -> LaneInfo:
+    def decode(reply: Reply) -> LaneInfo:
         return _lane_info(name, list_of(reply)[2:])
 
-    return port.call("lanes", (show, (0, encode_text(name)), None), changes=False)
+    return port.call("lanes", (decode, (0, encode_text(name)), None), changes=False)
 
 
 def _lane_info(name: str, facts: Sequence[Reply]) -> LaneInfo:
