@@ -115,13 +115,13 @@ def put(
         if create is not None and name not in queue.tubes():
             queue.create_tube(name, create, if_not_exists=True)
         tube = queue.tube(name)
-        given = drop_none(**vars(options))
+        chosen = drop_none(**vars(options))
         if options.context:
-            given["context"] = pairs(options.context, "--context")
+            chosen["context"] = pairs(options.context, "--context")
         codec = "raw" if isinstance(tube._port.codec, tubes.RawCodec) else "json"  # The URL can also set it.
         words = _lines(codec, read) if data in (None, [], ["-"]) else _arguments(data or [], codec, read)
         while batch := list(islice(words, _BATCH)):
-            tasks = tube.put_many(batch, timeout=0, errors="raise", **given)
+            tasks = tube.put_many(batch, timeout=0, errors="raise", **chosen)
             if not tasks:
                 raise Stop(f"tube {name!r} is full: no task was put", Exit.NOTHING)
             for task in tasks:
