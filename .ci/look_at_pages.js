@@ -1,6 +1,6 @@
 // Opens all pages of a folder in a browser, at the widths of a telephone, a laptop and a large screen, and prints the
 // number of pages and the elements that are too wide as JSON: {pages, found: [[width, page, misfit]]}.
-const { readdirSync } = require("fs");
+const { readFileSync, readdirSync } = require("fs");
 const { join } = require("path");
 const { pathToFileURL } = require("url");
 const puppeteer = require("puppeteer-core");
@@ -31,8 +31,9 @@ function misfits(telephone) {
     headless: "shell",
   });
   const page = await browser.newPage();
-  // index.html only redirects to another page.
-  const names = readdirSync(folder, { recursive: true }).filter((name) => name.endsWith(".html") && name !== "index.html");
+  const files = readdirSync(folder, { recursive: true }).filter((name) => name.endsWith(".html"));
+  // Old addresses only redirect to another page.
+  const names = files.filter((name) => !readFileSync(join(folder, name), "utf8").includes('http-equiv="refresh"'));
   const found = [];
   for (const name of names.sort()) {
     await page.goto(pathToFileURL(join(folder, name)).href);

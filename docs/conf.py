@@ -18,7 +18,8 @@ project = "tubes"
 copyright = "the authors of tubes"
 release = __version__
 
-extensions = ["sphinx.ext.autodoc", "myst_parser", "sphinx_copybutton", "sphinx_external_toc", "docstrings", "states"]
+extensions = ["sphinx.ext.autodoc", "myst_parser", "sphinx_copybutton", "sphinx_external_toc"]
+extensions += ["docstrings", "moved", "states"]  # in docs/_ext
 external_toc_path = "docs/_toc.yml"
 include_patterns = ["C*.md", "SECURITY.md", "*/README.md", "benchmarks/*/README.md", "docs/**.md"]
 # Folders that are not even looked into.
@@ -52,7 +53,6 @@ html_theme = "furo"
 html_title = f"tubes {release}"
 html_static_path = ["_static"]
 html_css_files = ["tubes.css"]
-html_additional_pages = {"index": "to_docs.html"}
 templates_path = ["_templates"]
 html_copy_source = False
 html_show_sourcelink = False

@@ -1,6 +1,6 @@
 """The states of a task and the moves between them.
 
-The table `MOVES` follows `tarantool/queue` 1.5.0; docs/howto/from-tarantool.md lists the differences and their reasons.
+The table `MOVES` follows `tarantool/queue` 1.5.0; docs/howto/migrate.md lists the differences and their reasons.
 """
 
 from __future__ import annotations

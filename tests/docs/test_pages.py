@@ -31,6 +31,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 GROUPS = [group.typer_instance.info.name for group in app.registered_groups if group.typer_instance]
 COMMANDS = {str(name) for name in (*GROUPS, *(command.name for command in app.registered_commands))}
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 MODULES = ("tubes", "tubes.push", "tubes.testing", "tubes.worker")
 #: Shell commands: in indented blocks, in `console` blocks after the prompt, between backticks.
 TYPED = r"(?:^ {4}|^ {4}.*\* |^\$ |`|\$\()"
@@ -123,14 +124,48 @@ def test_no_two_pages_have_one_title() -> None:
     assert sorted(title for title in titles if titles.count(title) > 1) == []
 
 
-@pytest.fixture(scope="module")
-def drawing() -> Any:
-    spec = spec_from_file_location("drawing", ROOT / "docs/_ext/drawing.py")
+def extension(name: str) -> Any:
+    """Import a module of `docs/_ext`."""
+    spec = spec_from_file_location(name, ROOT / f"docs/_ext/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+#: The pages that once existed in docs/howto; a name is never removed from this list.
+GUIDES = """
+batches cancel crawlee dead-letters deployment django drivers fastapi flask from-later from-lmstfy from-queue
+from-rq-celery from-scrapy-redis from-tarantool in-process inspecting leases logging long-jobs namespaces on-call
+pauses periodic permissions rate-limits repair results rolling-deploys scrapy serving several-tubes shutdown sizing
+spark-production throttling time-in-tests tokens troubleshooting types unique-keys without-python
+"""
+
+
+def sections(page: str) -> set[str]:
+    """Return the anchors of the headings of a page, as the built page has them."""
+    headings = re.findall(r"^#{1,3} (.*)$", FENCED.sub("", PAGES[page]), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_old_addresses_lead_to_existing_sections() -> None:
+    new_addresses: dict[str, str] = extension("moved").NEW_ADDRESSES
+    assert {f"{old}.md" for old in new_addresses} & PAGES.keys() == set()
+    for old, new in new_addresses.items():
+        page, _, section = new.partition("#")
+        assert f"{page}.md" in PAGES, old
+        assert not section or section in sections(f"{page}.md"), old
+
+
+def test_each_page_that_once_existed_has_an_address() -> None:
+    known = PAGES.keys() | {f"{old}.md" for old in extension("moved").NEW_ADDRESSES}
+    assert {f"docs/howto/{name}.md" for name in GUIDES.split()} - known == set()
+
+
+@pytest.fixture(scope="module")
+def drawing() -> Any:
+    return extension("drawing")
 
 
 def test_drawn_diagram_matches_transition_table(drawing: Any) -> None:

@@ -35,7 +35,7 @@ def shell_steps(page: str) -> list[list[str]]:
 @pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
-@pytest.mark.parametrize("name", ["serve.md", "howto/cancel.md", "howto/from-lmstfy.md", "howto/long-jobs.md"])
+@pytest.mark.parametrize("name", ["serve.md", "howto/cancel.md", "howto/long-jobs.md", "howto/other-apis.md"])
 def test_page_commands_print_documented_output(name: str, memory_service: Served, tmp_path: Path) -> None:
     place = memory_service.url.removeprefix("http://")
     steps = shell_steps((DOCS / name).read_text())
@@ -118,5 +118,5 @@ def test_the_tables_have_all_options_and_rights() -> None:
     options = {name.replace("_", "-") for name in command.callback.__annotations__ if name != "return"}
     documented = set(re.findall(r"`--(?:no-)?([a-z-]+)", (DOCS / "howto/serving.md").read_text()))
     assert options - documented == set()
-    rows = re.findall(r"^\| `(\w+)`", (DOCS / "howto/tokens.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)`", (DOCS / "howto/serving.md").read_text(), re.MULTILINE)
     assert rows == [*RIGHTS, *LIMITS]

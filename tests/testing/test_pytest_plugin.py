@@ -64,7 +64,7 @@ def test_the_page_runs_as_a_test(page: pytest.Pytester, valkey: LocalServer, pla
     }[place]
     if place == "configuration":
         page.makeini("[pytest]\ntubes_url = server\n")
-    run(page, *words, passed=7)
+    run(page, *words, passed=8)
     assert valkey.client().keys("mine*") == []
 
 

@@ -32,10 +32,10 @@ def test_typed_options_match_the_checked_options(annotated: Any, checked: set[st
 
 
 @pytest.mark.full
-def test_examples_of_the_types_page_pass_a_type_checker(tmp_path: Path) -> None:
+def test_examples_of_typed_tubes_pass_a_type_checker(tmp_path: Path) -> None:
     if find_spec("mypy") is None:
         pytest.skip("needs the extra `check`")
-    page = (Path(__file__).parents[2] / "docs/howto/types.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/tasks.md").read_text()
     program = tmp_path / "types_page.py"
     program.write_text("".join(re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)))
     # Use a separate process, because mypy raises the recursion limit permanently.

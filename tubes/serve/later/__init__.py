@@ -1,4 +1,4 @@
-"""The API of btfak/later: tasks that are posted to a URL after a delay. docs/howto/from-later.md lists the differences.
+"""The API of btfak/later: tasks that are posted to a URL after a delay. docs/howto/other-apis.md lists the differences.
 
 - `api.py` has the routes; `callbacks.py` posts tasks with `tubes.push`; `ids.py` converts task ids to uuids.
 """

@@ -1,6 +1,6 @@
 """lmstfy's API, under `/api/{namespace}/{queue}`: a queue is a tube, a job is a task.
 
-docs/howto/from-lmstfy.md documents it. `calls.py` has the code that all requests share; `jobs.py` and `dead_letters.py`
+docs/howto/other-apis.md documents it. `calls.py` has the code that all requests share; `jobs.py` and `dead_letters.py`
 have the handlers. `admin.py` is the API for administrators, `metrics.py` the metrics at `/metrics`.
 """
 
