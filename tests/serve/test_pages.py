@@ -35,7 +35,7 @@ def shell_steps(page: str) -> list[list[str]]:
 @pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="needs curl and jq")
-@pytest.mark.parametrize("name", ["serve.md", "howto/cancel.md", "howto/long-jobs.md", "howto/other-apis.md"])
+@pytest.mark.parametrize("name", ["serve.md", "howto/other-apis.md"])
 def test_page_commands_print_documented_output(name: str, memory_service: Served, tmp_path: Path) -> None:
     place = memory_service.url.removeprefix("http://")
     steps = shell_steps((DOCS / name).read_text())
