@@ -482,10 +482,8 @@ local function take_each(limit, room, span, leased, most)
   return tasks, false
 end
 
--- Take popped tasks; the arguments and results are those of `take_some`.
-local function take_popped(ids, popped, stuck, room, leased, bare)
-  -- Released tasks are in ':back', not in the list: without strays no task was taken before.
-  local untaken = Call.plan.order == 'list' and (Call.loose or 0) + 0 == 0
+-- Take popped tasks; the arguments and results are those of `take_some`. `untaken`: none was taken before.
+local function take_popped(ids, popped, stuck, untaken, room, leased, bare)
   if bare and room < math.huge then
     local size = 0
     for n = 1, #ids do
@@ -536,9 +534,12 @@ function Many.take_some(limit, room, leased, bare)
     local tasks, stuck = Pending.run(take_each, limit, room, nil, leased, MOST_LIMITED)
     return tasks, nil, nil, nil, nil, stuck
   end
+  -- Released tasks are in ':back', not in the list: without strays no task was taken before.
+  local untaken = Call.plan.order == 'list' and (Call.loose or 0) + 0 == 0
   local ids, stuck, popped = Call.plan.index.pop_some(limit)
   if #ids == 0 then return {}, nil, nil, nil, nil, stuck end
-  local is_done, tasks, taken, attempts, due_times, values, given = pcall(take_popped, ids, popped, stuck, room, leased, bare)
+  local is_done, tasks, taken, attempts, due_times, values, given =
+    pcall(take_popped, ids, popped, stuck, untaken, room, leased, bare)
   if not is_done then
     unpop_readable(ids, popped)
     error(tasks, 0)
