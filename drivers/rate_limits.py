@@ -179,7 +179,8 @@ class RateLimit:
         shared = self.shared
         shared.last_number = number = shared.last_number + 1
         facts = max(now - self._lead, self._end_of_interval()), entry.id, entry.attempts, number
-        self.starts = (tuple.__new__(Start, facts), self.starts[0])  # `Start(…)` takes three times as long.
+        # `Start(…)` takes three times as long.
+        self.starts = (tuple.__new__(Start, facts), self.starts[0])  # pyright: ignore[reportUnknownMemberType]
         self._cool_down(now)
 
     def end_run(self, now: int) -> None:

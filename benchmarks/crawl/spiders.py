@@ -116,7 +116,7 @@ class Usage(NamedTuple):
 def usage(server: LocalServer) -> Usage:
     """Read the usage of a server."""
     with server.client() as client:
-        stats: dict[str, Any] = client.info("commandstats")
+        stats: dict[str, Any] = client.info("commandstats")  # pyright: ignore[reportUnknownMemberType]
     calls = {name.removeprefix("cmdstat_"): entry["calls"] for name, entry in stats.items()}
     scripts = sum(calls.pop(name, 0) for name in ("fcall", "fcall_ro", "evalsha", "eval"))
     return Usage(cpu_seconds(server.pid), scripts, sum(calls.values()))
