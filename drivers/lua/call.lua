@@ -237,9 +237,9 @@ function Call.set(name, value)
   counters[#counters + 1], counters[#counters + 2] = name, value
 end
 
--- Increment a counter of the meta hash that this call has read, and return it.
-function Call.increment(name)
-  local value = (Call[name] or 0) + 1
+-- Increment a counter of the meta hash that this call has read, by 1 or `by`, and return it.
+function Call.increment(name, by)
+  local value = (Call[name] or 0) + (by or 1)
   Call.set(name, value)
   return value
 end

@@ -67,17 +67,12 @@ local MOVES = {
 }
 Engine.MOVES = MOVES
 
--- Grow a counter of the meta hash: `takes` or `acks`.
-local function count_one(name, by)
-  Call.set(name, (Call[name] or 0) + (by or 1))
-end
-
 -- Count some moves of a row. Puts are counted by their ids.
 local function count(counts, by)
   for n = 1, #counts do
     local name = counts[n]
     if name == 'take' or name == 'ack' then
-      count_one(name .. 's', by)
+      Call.increment(name .. 's', by)
     elseif name ~= 'put' or by < 0 then
       Pending.increment(Call.key, 'calls:' .. name, by)
     end
@@ -227,7 +222,7 @@ local function take(task, due)
   Pending.add(Call.keys.taken, task.owner * TAKES + task.take, task.id)
   if due or task.ttl or task.ttr then update_due(task, 'r', 't', due) end
   if Call.listening then Entry.publish('take', task) end
-  count_one('takes')
+  Call.increment('takes')
 end
 
 -- End a taken task of a tube without limits of lanes: `ack`.
@@ -244,7 +239,7 @@ local function ack(task)
   if plan.timed then update_due(task, 't', '-') end
   if plan.lane then Lanes.close(task, 't', '-') end
   if Call.listening then Entry.publish('delete', task) end
-  count_one('acks')
+  Call.increment('acks')
 end
 
 -- Due events -----------------------------------------------------------------------------------------------------------

@@ -36,15 +36,14 @@ local function place_of(key)
   }
 end
 
--- Read what is known of many keys. `of_new`: also the tasks that have them, for new tasks.
-function Keys.load(keys, of_new)
+-- Read what is known of many keys.
+function Keys.load(keys)
   local fields = {}
   places = {}
   for n = 1, #keys do
     local place = place_of(keys[n])
     fields[n], places[keys[n]] = place.field, place
   end
-  if of_new then Pending.load_fields(Call.keys.keys, keys) end
   Pending.load_fields(Call.keys.known, fields)
 end
 

@@ -262,7 +262,9 @@ local function put_keyed(args, limit, remove)
   local created, first = pack('>I7', Call.now), Engine.next_id()
   local id = first + 0
   local lanes = plan.lane and Call.counts_lanes() and Room.lanes()
-  Keys.load(keys_of(words, at, size), true)
+  local keys = keys_of(words, at, size)
+  Pending.load_fields(Call.keys.keys, keys)
+  Keys.load(keys)
   -- Decide about each task before the first put.
   local all, needed, added, made, lane_made = {}, 0, 0, {}, {}
   while #all < size do
@@ -483,7 +485,7 @@ local function take_each(limit, room, span, leased, most)
 end
 
 -- Take popped tasks; the arguments and results are those of `take_some`. `untaken`: none was taken before.
-local function take_popped(ids, popped, stuck, untaken, room, leased, bare)
+local function start_popped(ids, popped, stuck, untaken, room, leased, bare)
   if bare and room < math.huge then
     local size = 0
     for n = 1, #ids do
@@ -539,7 +541,7 @@ function Many.take_some(limit, room, leased, bare)
   local ids, stuck, popped = Call.plan.index.pop_some(limit)
   if #ids == 0 then return {}, nil, nil, nil, nil, stuck end
   local is_done, tasks, taken, attempts, due_times, values, given =
-    pcall(take_popped, ids, popped, stuck, untaken, room, leased, bare)
+    pcall(start_popped, ids, popped, stuck, untaken, room, leased, bare)
   if not is_done then
     unpop_readable(ids, popped)
     error(tasks, 0)

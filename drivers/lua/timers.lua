@@ -127,7 +127,7 @@ function Timers.process_due()
   if damaged then return redis.error_reply('DAMAGED a script was refused halfway') end
   if Timers.process_part(repace, recount) then return refuse('AGAIN call again') end
   Call.now = 0
-  -- In a tube without times ':due' may have entries, which must not be due for ever.
+  -- A tube without times does not process ':due': entries there would be due for ever.
   local ended, member, due = 0, false, math.huge
   local token, lease = first_of(K.leases)
   if plan.timed and not plan.ends_taken then
