@@ -100,7 +100,7 @@ class Lanes:
             lane.adjust()
 
     def names(self) -> list[str]:
-        """Return the names of all lanes, some perhaps twice. It needs no lock."""
+        """Return the names of all lanes, some perhaps twice."""
         return [*self.by_name, *self.rates.alone]
 
     def is_listed(self, name: str) -> bool:

@@ -71,6 +71,73 @@ def test_other_tasks_of_the_loop_run_between_parts(
     asyncio.run(main())
 
 
+async def take_and_wait(tube: tubes.AsyncTube, task: tubes.AsyncTask) -> object:
+    async with asyncio.timeout(30):
+        return await tube.take(60)
+
+
+#: Calls that meet much due work.
+FIRST_CALLS: dict[str, Callable[[tubes.AsyncTube, tubes.AsyncTask], Awaitable[object]]] = {
+    "put": lambda tube, task: tube.put("new"),
+    "put with a priority": lambda tube, task: tube.put("new", pri=2, ttl=2.5, key="a"),
+    "put_many": lambda tube, task: tube.put_many(["new"]),
+    "take": lambda tube, task: tube.take(0),
+    "take and wait": take_and_wait,
+    "take_many": lambda tube, task: tube.take_many(1, timeout=0),
+    "ack": lambda tube, task: tube.ack(task),
+    "ack_many": lambda tube, task: tube.ack_many([task]),
+    "next": lambda tube, task: tube._ack_and_take(task),
+    "release": lambda tube, task: tube.release(task),
+    "checkpoint": lambda tube, task: task.checkpoint("half"),
+    "peek": lambda tube, task: tube.peek(task.id),
+    "statistics": lambda tube, task: tube.statistics(),
+    "release_all": lambda tube, task: tube.admin.release_all(),
+    "lanes": lambda tube, task: tube.lanes(),
+    "alter": lambda tube, task: tube.alter(max_in_flight=7),
+    "truncate": lambda tube, task: tube.truncate(),
+}
+
+
+@pytest.mark.parametrize("url", ["memory://", "file:FOLDER"])
+@pytest.mark.parametrize("call", FIRST_CALLS)
+def test_event_loop_runs_while_due_tasks_move(call: str, url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with tubes.aio.connect(url.replace("FOLDER", str(tmp_path / "queue")), clock=clock) as queue:
+            tube = await queue.create_tube("mail", "utubettl")
+            await (await tube.put("bad", utube="a")).bury()
+            await tube.put("held", utube="a")
+            task = await tube.take()
+            assert task is not None
+            await tube.put_many([tubes.Item(number, delay=60, utube=str(number)) for number in range(TASKS)])
+            port: Any = tube._port
+            engine = port.shared.engine
+            clock.advance(60)
+            _, steps = await steps_during(FIRST_CALLS[call](tube, task))
+            assert engine.counts()["delayed"] == 0
+            assert steps >= TASKS // PART
+
+    asyncio.run(main())
+
+
+def test_abandoned_task_is_released_while_many_are_due() -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with tubes.aio.connect("memory://", clock=clock) as queue:
+            tube = await queue.create_tube("mail", "fifottl")
+            await tube.put("held")
+            task = await tube.take()
+            await tube.put_many([tubes.Item(number, delay=60) for number in range(TASKS)])
+            clock.advance(60)
+            port: Any = tube._port
+            port.release_later(task)
+            async with asyncio.timeout(30):
+                while (await tube.statistics()).tasks["ready"] <= TASKS:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+
+
 def hold_many(tube: tubes.Tube) -> None:
     while tube.take_many(1000, timeout=0):
         pass

@@ -103,3 +103,20 @@ def test_repair_command_reports_unrepairable_damage_by_its_exit_code(
         client.hset(port.shared.key, "driver", "?")
     result = shell("repair", "mail", code=Exit.DAMAGED)
     assert result.stderr == "tubes: this tube is damaged: mail; it cannot be repaired\n"
+
+
+def test_long_calls_repair_a_tube_first() -> None:
+    with tubes.connect() as queue:
+        tube = queue.create_tube("mail", "utube")
+        tube.put_many([tubes.Item(number, utube=str(number)) for number in range(3)])
+        assert len(tube.take_many(3)) == 3
+        engine: Any = tube._port.shared.engine  # pyright: ignore[reportPrivateUsage]
+        for act, expected in (tube.lanes, 3), (tube.admin.release_all, 3):
+            # An interrupted repair leaves the tube like this.
+            engine.busy = engine.next_take
+            for hold in engine.holds:
+                hold.clear()
+            engine._lanes.by_name.clear()
+            act()
+            assert len(tube.lanes()) == expected
+        assert tube.statistics().tasks["taken"] == 0

@@ -676,7 +676,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "waiter gets a task after its deadline",
         "tubes/memory/shared_tube.py",
-        "return waiter.is_done() or (waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes)",
+        "return waiter.is_done() or (waiter.deadline is not None and waiter.deadline < now and not self.clock_wakes)",
         "return waiter.is_done()",
         _of("tests/api/test_waiting.py", "timed_out_take_gets_nothing_while_its_loop_is_blocked"),
     ),

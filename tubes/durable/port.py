@@ -59,8 +59,12 @@ class SyncedPort(CallPort[F]):
         return self._wait_for_sync(super().ack(task))
 
     @override
-    def _do(self, act: Callable[[int], T]) -> T:
-        return self._wait_for_sync(super()._do(act))
+    def _do(self, act: Callable[[int], T], then: Callable[[T], T] | None = None) -> T:
+        return self._wait_for_sync(super()._do(act, then))
+
+    @override
+    def _do_part(self, act: Callable[[int], bool]) -> bool:
+        return self._wait_for_sync(super()._do_part(act))
 
     def _wait_for_sync(self, result: T) -> T:
         self.syncer.wait()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from heapq import heapify, heappop
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tubes.backend.listeners import check_listener
 from tubes.backend.moving import item_of_done
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from tubes.drivers.entry import Entry, Loss
     from tubes.values.statistics import Statistics
 
+T = TypeVar("T")
 
 #: The maximum number of tasks that one call moves to another tube.
 _RELAYED: Final = 250
@@ -172,11 +176,18 @@ class CallPort(Port[F]):
                 raise target.closed_error()
             return destination.run(move, now)
 
+        def finish(moved: list[bool] | None) -> list[bool] | None:
+            destination.notify_listeners()
+            return moved
+
+        def relay() -> list[bool] | None:
+            return self._do(act, finish)
+
+        if self._is_awaited:
+            return target._after_parts(relay) if destination.do_part() else relay()
         while destination.do_part():
             pass
-        moved = self._do(act)
-        destination.notify_listeners()
-        return moved
+        return relay()
 
     def _is_as_seen(self, task: F) -> bool:
         entry = self._engine.tasks.get(task.id)
@@ -198,7 +209,7 @@ class CallPort(Port[F]):
         references = tasks_by_id(tasks, self.resolve_task)
         done = dict.fromkeys(references, True)
 
-        def act(now: int) -> None:
+        def act(now: int) -> dict[int, bool]:
             found: Mapping[int, Entry] = self._engine.tasks if any_holder else self.hold
             entries: list[Entry] = []
             for id, (meant, take, view) in references.items():
@@ -220,9 +231,9 @@ class CallPort(Port[F]):
                         continue
                 entries.append(entry)
             act_on(now, entries)
+            return done
 
-        self._do(act)
-        return mark_all_finished(references, done) if finishes else done
+        return self._do(act, partial(mark_all_finished, references) if finishes else None)
 
     def _forget(self, now: int, id: int) -> bool:
         """Forget a done task; return whether it was kept."""
@@ -253,10 +264,8 @@ class CallPort(Port[F]):
                 keep_data(result, known, entry)
             return result
 
-        result = self._do(do)
-        if finishes:
-            mark_finished(task)
-        return result
+        finish: Callable[[F], F] | None = partial(_finish, task) if finishes else None
+        return self._do(do, finish)
 
     def ack_with(self, task: object, result: object) -> F:
         """End a held task as done, with a result."""
@@ -323,14 +332,20 @@ class CallPort(Port[F]):
 
     def checkpoint(self, task: object, changes: Mapping[str, str]) -> F:
         """Store facts in the context of a held task, and renew it."""
-        facts = reserved_names(changes)
-        try:
-            return self._do_held(task, lambda now, entry: self._engine.checkpoint(now, entry, facts), finishes=False)
-        except TaskNotTaken:
-            id, _, view = self.resolve_task(task)
-            put = view._record.created if isinstance(view, TaskView) else None
-            self._do(lambda now: self._engine.check_cancelled(now, id, put))
-            raise
+        facts, engine = reserved_names(changes), self._engine
+        id, take, view = self.resolve_task(task)
+        put: Any = view._record.created if isinstance(view, TaskView) else None
+
+        def act(now: int) -> F:
+            try:
+                entry = self.get_held(id, take, view)
+            except TaskNotTaken:
+                engine.check_cancelled(now, id, put)
+                raise
+            engine.checkpoint(now, entry, facts)
+            return self._show_after(entry, now)
+
+        return self._do(act)
 
     def bury(self, task: object, reason: str | None, pri: int | None = None) -> F:
         """Bury a task."""
@@ -432,10 +447,8 @@ class CallPort(Port[F]):
                 found = engine.find_done(now, id) if done else engine.find(id)
             return self._show_after(act(now, found) or found, now)
 
-        result = self._do(do)
-        if finishes:
-            mark_finished(task)
-        return result
+        finish: Callable[[F], F] | None = partial(_finish, task) if finishes else None
+        return self._do(do, finish)
 
     def first(self) -> tuple[int, int] | None:
         """Return the priority and the id of the first available task."""
@@ -459,7 +472,19 @@ class CallPort(Port[F]):
 
     def _in_parts(self, act: Callable[[int], bool], finish: Callable[[], object]) -> Any:
         """Call `act` until it returns False, then return what `finish` returns, as `run_parts` does."""
-        return run_parts(iter(lambda: self._do(act), False), finish, self.connection.api)
+        return run_parts(iter(lambda: self._do_part(act), False), finish, self.connection.api)
+
+    def _read_then(self, read: Callable[[], T], prepare: Callable[[T], Callable[[int], bool]]) -> Iterator[bool]:
+        """Call `read` under the lock, give its result to `prepare` without the lock, and do the parts of the work."""
+        copies: list[T] = []
+
+        def copy(now: int) -> bool:
+            copies.append(read())
+            return False
+
+        yield from iter(lambda: self._do_part(copy), False)
+        act = prepare(copies[0])
+        yield from iter(lambda: self._do_part(act), False)
 
     def oldest_ready_age(self) -> Any:
         """Return the age of the oldest ready task in seconds, in parts."""
@@ -486,14 +511,20 @@ class CallPort(Port[F]):
     def release_all(self) -> Any:
         """Release all tasks that are taken now, in parts."""
         engine = self._engine
-        end, ids = engine.next_take, sorted(id for hold in [*engine.holds] for id in [*hold])
-        release = selecting.in_parts(lambda: ids, lambda now, id: engine.release_taken(now, id, end, self.hold))
-        return self._in_parts(release, lambda: None)
 
-    def truncate(self) -> None:
+        def release(ids: list[int], end: int) -> Callable[[int], bool]:
+            ids.sort()
+            return selecting.in_parts(lambda: ids, lambda now, id: engine.release_taken(now, id, end, self.hold))
+
+        parts = self._read_then(
+            lambda: ([*chain.from_iterable(engine.holds)], engine.next_take), lambda read: release(*read)
+        )
+        return run_parts(parts, lambda: None, self.connection.api)
+
+    def truncate(self) -> Any:
         """Remove all tasks."""
-        removed = self._do(lambda now: self.shared.truncate())
-        del removed  # It is freed without the lock.
+        # The last argument lets the removed tasks be freed without the lock.
+        return self._do(lambda now: self.shared.truncate(), lambda removed: None)
 
     def forget_key(self, key: object) -> bool:
         """Forget a remembered key; return whether it was remembered."""
@@ -520,10 +551,9 @@ class CallPort(Port[F]):
     def lanes(self, limit: int, should_stop: Callable[[], bool] = lambda: False) -> Any:
         """List the lanes in parts, or some of them if `should_stop` returns True after a part."""
         max_lanes = integer("limit", limit)
-        names, found = self._engine.lanes.names(), list[LaneInfo]()
-        heapify(names)  # A sort would stop an event loop.
+        found: list[LaneInfo] = []
 
-        def act(now: int) -> bool:
+        def list_some(names: list[str], now: int) -> bool:
             lanes = self._engine.lanes
             for _ in range(DUE_PART):
                 if not names or len(found) >= max_lanes:
@@ -533,7 +563,11 @@ class CallPort(Port[F]):
                     found.append(LaneInfo(*lanes.show(now, name)))
             return not should_stop()
 
-        return self._in_parts(act, lambda: found)
+        def prepare(names: list[str]) -> Callable[[int], bool]:
+            heapify(names)  # A sort would stop an event loop.
+            return partial(list_some, names)
+
+        return run_parts(self._read_then(self._engine.lanes.names, prepare), lambda: found, self.connection.api)
 
     def lane_info(self, lane: object) -> LaneInfo:
         """Return the counts, limits and block of one lane."""
@@ -557,12 +591,19 @@ class CallPort(Port[F]):
         """Change the selected tasks that are still as they were seen; return for each whether it was changed."""
         return self._do(lambda now: selecting.change(self._engine, now, act, seen, arguments, self.hold))
 
-    def alter(self, changes: Options) -> None:
+    def alter(self, changes: Options) -> Any:
         """Change options of the tube."""
-        checked = self._driver.check_alter(changes)
-        self._do(lambda now: self._engine.alter(now, apply_changes(self._engine.options, checked)))
-        while self._do(lambda now: self._engine.trim_done()):
-            pass
+        checked: Options | None = self._driver.check_alter(changes)
+        engine = self._engine
+
+        def act(now: int) -> bool:
+            nonlocal checked
+            if checked is not None:
+                engine.alter(now, apply_changes(engine.options, checked))
+                checked = None
+            return engine.trim_done()
+
+        return self._in_parts(act, lambda: None)
 
     def drop(self, force: bool) -> None:
         """Remove the tube."""
@@ -604,7 +645,15 @@ class CallPort(Port[F]):
 
     def _release_quietly(self, task: object) -> None:
         with suppress(TubesError):
-            self.release_unfailed(task)
+            reply: Any = self.release_unfailed(task)
+            if asyncio.iscoroutine(reply):  # More tasks are due.
+                reply.close()
+                self.shared.later(lambda: self._release_quietly(task))
+
+
+def _finish(task: object, result: F) -> F:
+    mark_finished(task)
+    return result
 
 
 def _is_in_method() -> bool:

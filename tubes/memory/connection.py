@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from _thread import start_new_thread
@@ -10,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from tubes.backend.port import ConnectionBase, check_session_uuid
 from tubes.drivers.driver import check_tube_name
@@ -26,7 +27,7 @@ from tubes.values.overview import exact_names, match_names
 from tubes.values.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Awaitable, Callable, Collection, Iterator
     from uuid import UUID
 
     from tubes.backend.interface import ApiKind, IfExists, Options
@@ -118,7 +119,9 @@ class Connection(ConnectionBase):
             with suppress(TubeNotFound):  # The tube has just been dropped: try again.
                 port = self._port(shared)
                 if if_exists == "update":
-                    port.alter(shared.driver.fill(options))
+                    altered: Any = port.tube._port.alter(shared.driver.fill(options))
+                    if asyncio.iscoroutine(altered):
+                        return cast("MemoryPort", _port_after(altered, port))
                 return port
 
     def micros(self) -> int:
@@ -295,6 +298,11 @@ class Connection(ConnectionBase):
             return
         self.session.lost_connections.append(None)
         self.session.call_soon()
+
+
+async def _port_after(altered: Awaitable[object], port: MemoryPort) -> MemoryPort:
+    await altered
+    return port
 
 
 def _make_closed_error() -> TubesError:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from tubes.backend.interface import AnyConnection
 from tubes.backend.port import PortBase
@@ -20,7 +21,7 @@ from tubes.values.options import put_options
 from tubes.values.task import FINISHED, F, TaskView, log_lost_take, snapshot
 
 if TYPE_CHECKING:
-    from tubes.backend.interface import ApiKind, PreparedPut
+    from tubes.backend.interface import ApiKind, PreparedPut, Soon
     from tubes.backend.waiters import Waiter
     from tubes.drivers.done import Done
     from tubes.drivers.entry import Hold
@@ -60,6 +61,7 @@ class Port(PortBase[F]):
         self._lock: Final = connection.store.lock
         self._micros: Final = connection.store.clock.micros
         self._engine: Final = shared.engine
+        self._is_awaited: Final = connection.api.awaited
         self._has_usual: Final = shared.driver.options >= UNITS.keys()
 
     def forget(self) -> None:
@@ -144,6 +146,9 @@ class Port(PortBase[F]):
                 now = self._micros()
                 if engine.uses_time and engine.timers.soonest <= now and shared.serve(now):
                     engine.busy = 0
+                    if self._is_awaited:
+                        request = data, checked or put_options(options, utube, pri, ttl, ttr, delay or None)
+                        return self._after_parts(partial(self._put_if_room, request))
                     continue
                 if checked is None and key and (engine.is_bounded or engine.has_key(now, key)):
                     checked = put_options(options, utube, pri, ttl, ttr, delay or None)
@@ -190,6 +195,8 @@ class Port(PortBase[F]):
                     now = self._micros()
                     if engine.timers.soonest <= now and shared.serve(now):
                         engine.busy = 0
+                        if self._is_awaited:
+                            return self._after_parts(self.take)
                         continue
                 entry = engine.take(now, self.hold)
                 if entry is not None:
@@ -229,6 +236,8 @@ class Port(PortBase[F]):
                     now = self._micros()
                     if engine.timers.soonest <= now and shared.serve(now):
                         engine.busy = 0
+                        if self._is_awaited:
+                            return self._after_parts(lambda: self.ack(task))
                         continue
                 hold = self.hold
                 is_task = task.__class__ is self.kind
@@ -260,10 +269,20 @@ class Port(PortBase[F]):
     def next(self, task: object) -> F | None:
         """End a held task as done and take the next one; return None if there is none. A lost task is logged."""
         try:
-            self.ack(task)
+            ended = self.ack(task)
         except TaskNotTaken as lost:
             log_lost_take(lost)
+        else:
+            if asyncio.iscoroutine(ended):
+                return cast("F", self._take_after(ended))
         return self.take()
+
+    async def _take_after(self, ended: Coroutine[Any, Any, F]) -> F | None:
+        try:
+            await ended
+        except TaskNotTaken as lost:
+            log_lost_take(lost)
+        return await _result_of(self.take())
 
     def put_all(self, now: int, batch: Batch) -> list[F]:
         """Put a batch for which there is room. Under the lock."""
@@ -287,8 +306,16 @@ class Port(PortBase[F]):
             return self.put_all(now, request)
         return self.show(self._engine.put(now, *request))
 
-    def _do(self, act: Callable[[int], T]) -> T:
-        """Move due tasks and call `act` under the lock; then serve waiters and call listeners."""
+    def _put_if_room(self, request: PreparedPut) -> F | None:
+        shared = self.shared
+        return self._do(lambda now: self.show(self._engine.put(now, *request)) if shared.admits(now, request) else None)
+
+    def _do(self, act: Callable[[int], T], then: Callable[[T], T] | None = None) -> T:
+        """Move due tasks and call `act` under the lock; then serve waiters and call listeners.
+
+        Returns the result, or what `then` returns for it. If many tasks are due, it returns a coroutine in the asyncio
+        API: see `_after_parts`.
+        """
         shared = self.shared
         engine = self._engine
         lock = self._lock
@@ -303,12 +330,14 @@ class Port(PortBase[F]):
                 now = self._micros()
                 if engine.timers.soonest <= now and shared.serve(now):
                     engine.busy = 0
+                    if self._is_awaited:
+                        return self._after_parts(lambda: self._do(act, then))
                     continue
                 result = act(now)
                 if (end_section := shared.end_section) is not None:
                     end_section(now)
                 engine.busy = 0
-                return result
+                break
             except BaseException as error:
                 shared.recover(error)
                 raise
@@ -316,6 +345,39 @@ class Port(PortBase[F]):
                 lock.token[0] = True
                 if shared.events:
                     shared.notify_listeners()
+        return result if then is None else then(result)
+
+    def _after_parts(self, call: Callable[[], T]) -> T:
+        """Return a coroutine that does all parts of the due work, and then makes a call.
+
+        The event loop runs between two parts. The type is that of the API for threads, as for all methods of ports.
+        """
+
+        async def do_parts() -> T:
+            has_more = True
+            while has_more:
+                await asyncio.sleep(0)
+                has_more = self.shared.do_part()
+            return await _result_of(call())
+
+        return cast("T", do_parts())
+
+    def _do_part(self, act: Callable[[int], bool]) -> bool:
+        """Do a part of the due work, or call `act` if there is none; return True if there is more to do."""
+        shared = self.shared
+
+        def act_and_end(now: int) -> bool:
+            if self.closed_error is not None:
+                return False
+            has_more = act(now)
+            if shared.end_section is not None:
+                shared.end_section(now)
+            return has_more
+
+        has_more = shared.do_part(act_and_end)
+        if self.closed_error is not None:
+            raise self.closed_error()
+        return has_more
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
@@ -325,12 +387,25 @@ class Port(PortBase[F]):
         if waiter.span is not None:
             self.require_option("ttr")
 
-        def act(now: int) -> None:
+        shared = self.shared
+
+        def act(now: int) -> bool:
             if waiter.timeout is not None:
                 waiter.deadline = now + waiter.timeout
-            self.shared.enlist(waiter)
+            shared.enlist(waiter)
+            return shared.serve(now)
 
-        self._do(act)
+        self._lock.acquire()
+        try:
+            if self.closed_error is not None:
+                raise self.closed_error()
+            is_behind = shared.run(act, self._micros())
+        finally:
+            self._lock.token[0] = True
+        shared.notify_listeners()
+        # The alarm does the other parts, but a test's clock fires it only when it advances.
+        while is_behind and shared.clock_wakes:
+            is_behind = shared.do_part()
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Remove the waiter from its line and return its result, else None; with `undo`, undo the result."""
@@ -353,6 +428,10 @@ class Port(PortBase[F]):
         """Withdraw and undo a moment later. For finalizers, which may run in the middle of a method."""
         if not self._store.forked:  # In a fork the waiter belongs to the parent.
             self.shared.later(lambda: self.withdraw(waiter, undo=True))
+
+
+async def _result_of(reply: Soon[T]) -> T:
+    return cast("T", await reply if asyncio.iscoroutine(reply) else reply)
 
 
 def run_parts(parts: Iterator[object], finish: Callable[[], T], api: ApiKind) -> Any:

@@ -91,8 +91,8 @@ class SharedTube:
         self._is_dropped = False
         self._clock: Final = clock
         self._lock: Final = lock
-        # True if the clock ends waits (a test's clock), rather than real time.
-        self._clock_wakes: Final = clock.patience(clock.micros()) is None
+        #: True if the clock ends waits (a test's clock), rather than real time.
+        self.clock_wakes: Final = clock.patience(clock.micros()) is None
         self._notify_lock = threading.Lock()
         self._alarm: Final = Alarm(clock, self.fire)
         self._later: Final[deque[Callable[[], object]]] = deque()
@@ -238,7 +238,7 @@ class SharedTube:
     def is_late(self, waiter: Waiter, now: int) -> bool:
         """Return True if a waiter can no longer use a result, for example because its event loop was blocked."""
         # If the store's clock ends waits, `fire` does so, after moving all tasks that are due at the same moment.
-        return waiter.is_done() or (waiter.deadline is not None and waiter.deadline < now and not self._clock_wakes)
+        return waiter.is_done() or (waiter.deadline is not None and waiter.deadline < now and not self.clock_wakes)
 
     def recover(self, error: BaseException) -> None:
         """End a critical section that raised an error. Under the lock."""
@@ -335,7 +335,7 @@ class SharedTube:
                 is_behind = self.run(self.serve, now)
             except TubeNotFound:  # The repair has completed an interrupted drop.
                 return
-            if self._clock_wakes and not is_behind:
+            if self.clock_wakes and not is_behind:
                 for waiter in self.waiters():
                     if waiter.deadline is None:
                         continue
@@ -411,7 +411,7 @@ class SharedTube:
             self._note_end(waiter.request.id, None)  # The task may have ended already.
         waiter.owner.waiters.add(waiter)
         self.end_section = self.serve
-        if waiter.deadline is not None and self._clock_wakes:
+        if waiter.deadline is not None and self.clock_wakes:
             self._alarm.set(waiter.deadline)
 
     def _note_end(self, id: int, done: Done | None) -> None:
