@@ -18,7 +18,6 @@ from tubes.values.lease import Lease
 from tubes.values.task import MAX_NOTE
 
 _LEASES: Final[Fields] = {"leases": schemas.list_schema(schemas.LEASE, Limits.batch)}
-_check_lease: Final = schemas.compile_schema(schemas.LEASE)
 _DONE: Final = schemas.object_schema({"done": schemas.list_schema(schemas.FLAG)})
 _UPDATE: Final = shapes.update_schema("data", "data_base64", "pri")
 
@@ -68,7 +67,7 @@ async def _ack_with(call: Call, lease: Lease, result: bytes | None) -> bool:
 )
 async def ack_one(call: Call) -> Response:
     """Finish a task, with a result if it has `keep_done`. 409: the take has ended already."""
-    lease = _lease(call, _check_lease("lease", call.path["lease"]))
+    lease = _lease(call, schemas.check(schemas.LEASE, "lease", call.path["lease"]))
     result = _encode_result((await call.body()).get("result"))
     await call.space.apply(lease.tube, lambda tube: tube.ack(lease, result))
     call.service.ended_leases.publish(call.space.name, lease)
@@ -104,7 +103,7 @@ async def checkpoint(call: Call) -> Response:
 @operation("PATCH", "/leases/{lease}", "take", body=_UPDATE, replies={200: shapes.TASK})
 async def update(call: Call) -> Response:
     """Change the data or the priority of a task that the client holds, for later takes."""
-    lease = _lease(call, _check_lease("lease", call.path["lease"]))
+    lease = _lease(call, schemas.check(schemas.LEASE, "lease", call.path["lease"]))
     changes = update_arguments(await call.body())
     return task_reply(call, await call.space.apply(lease.tube, lambda tube: tube.update(lease, **changes)))
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote
 
@@ -21,7 +20,7 @@ from tubes.serve import audit
 from tubes.serve.bodies import from_json, parse_object, read_body
 from tubes.serve.namespaces import NO_NAMESPACE, Namespace
 from tubes.serve.native import schemas
-from tubes.serve.native.schemas import Check, Fields, Schema
+from tubes.serve.native.schemas import Fields, Schema
 from tubes.serve.problems import may_have_changed
 from tubes.serve.service import BaseCall, Service
 from tubes.serve.tokens import Token
@@ -40,7 +39,6 @@ PATH: Final[Fields] = {
     "lane": schemas.NONEMPTY,
     "session": {"type": "string", "minLength": 32},
 }
-_CHECK_ID: Final = schemas.compile_schema(PATH["id"])
 
 
 class Call(BaseCall):
@@ -65,7 +63,7 @@ class Call(BaseCall):
 
     @property
     def task(self) -> int:
-        return int(_CHECK_ID("id", _parse_value(self.path["id"], PATH["id"])))
+        return int(schemas.check(PATH["id"], "id", _parse_value(self.path["id"], PATH["id"])))
 
     def may(self, right: str, tube: str) -> bool:
         """True if the token has this right on the tube."""
@@ -98,7 +96,7 @@ class Call(BaseCall):
             if name in parameters:
                 raise InvalidOption(option=name, value=value, rule="must be given only once")
             parameters[name] = _parse_value(value, self.operation.query.get(name, schemas.TEXT))
-        self.operation.check_query("query", parameters)
+        schemas.check(schemas.request_schema(self.operation.query, **self.operation.rules), "query", parameters)
         self._parameters = {**parameters}
         return parameters
 
@@ -117,7 +115,7 @@ class Call(BaseCall):
 
     async def body(self) -> Facts:
         members = parse_object(await self.raw())
-        self.operation.check_body("body", members)
+        schemas.check(self.operation.body, "body", members)
         self.members = {**members}
         return members
 
@@ -164,14 +162,6 @@ class Operation:
     takes_bytes: bool = False
     #: The media type of replies with a body.
     media_type: str = "application/json"
-
-    @cached_property
-    def check_body(self) -> Check:
-        return schemas.compile_schema(self.body)
-
-    @cached_property
-    def check_query(self) -> Check:
-        return schemas.compile_schema(schemas.request_schema(self.query, **self.rules))
 
     @property
     def name(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias, cast
 
 from tubes.drivers.driver import DRIVER_NAME, NAMES, RESERVED, TUBE_NAME, TUBE_NAMES
 from tubes.drivers.options import MAX_ATTEMPTS, MAX_COUNT, MAX_PRI, MAX_SECONDS
@@ -18,9 +18,6 @@ from tubes.serve.service import Limits
 Schema: TypeAlias = Facts
 #: Members of an object, or parameters of a query, with their schemas.
 Fields: TypeAlias = Mapping[str, Schema]
-
-#: A function that checks the value of a named field, and returns it.
-Check: TypeAlias = Callable[[str, Any], Any]
 
 
 def integer(minimum: int = 0, maximum: int = MAX_COUNT) -> Schema:
@@ -101,145 +98,99 @@ EVENT: Final = object_schema({"event": TEXT, "data": {**TEXT, "contentMediaType"
 ANY: Final[Schema] = {}
 
 
-def compile_schema(schema: Schema) -> Check:
-    """Compile a schema to a function that checks a value. 5.0 is a whole number in JSON, and returned as an int.
+#: The JSON types that a value of a Python class may have.
+_TYPES: Final[Mapping[type, frozenset[str]]] = {
+    str: frozenset({"string"}),
+    **dict.fromkeys((int, float), frozenset({"integer", "number"})),
+    bool: frozenset({"boolean"}),
+    list: frozenset({"array"}),
+    dict: frozenset({"object"}),
+    type(None): frozenset({"null"}),
+}
+#: JSON types as rules describe them.
+_DESCRIPTIONS: Final = {
+    "string": "a string",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
 
-    The function raises `InvalidOption`; for an item of a list, the error has its number as `item`. Objects and lists
-    are changed in place.
+
+def check(schema: Schema, name: str, value: Any) -> Any:
+    """Check the value of a named field, and return it. 5.0 is a whole number in JSON, and returned as an int.
+
+    Raise `InvalidOption`; for an item of a list, the error has its number as `item`. Objects and lists are changed in
+    place.
     """
     if not schema:
-        return _accept
-    kinds: list[str] = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
-    checks = {python_type: make(schema) for kind in kinds for python_type, make in _TYPES[kind][1].items()}
-    rule = f"must be {' or '.join(_TYPES[kind][0] for kind in kinds)}"
-
-    def check(name: str, value: object) -> object:
-        type_check = checks.get(type(value))
-        if type_check is None:
-            raise InvalidOption(option=name, value=value, rule=rule)
-        return type_check(name, value)
-
-    return check
-
-
-def _accept(name: str, value: object) -> object:
-    return value
-
-
-def _accept_anything(schema: Schema) -> Check:
-    return _accept
-
-
-def _bounds(schema: Schema) -> Check:
-    if "minimum" not in schema:
-        return _accept
-    minimum, maximum = schema["minimum"], schema["maximum"]
-
-    def check(name: str, value: float) -> float:
-        if not minimum <= value <= maximum:
-            raise InvalidOption(option=name, value=value, rule=f"must be from {minimum} to {maximum}")
         return value
-
-    return check
-
-
-def _check_whole_number(schema: Schema) -> Check:
-    in_bounds = _bounds(schema)
-
-    def check(name: str, value: float) -> object:
-        if not value.is_integer():
-            raise InvalidOption(option=name, value=value, rule="must be a whole number")
-        return in_bounds(name, int(value))
-
-    return check
-
-
-def _text(schema: Schema) -> Check:
-    words, minimum = schema.get("enum"), schema.get("minLength", 0)
-    is_checked = "pattern" in schema and "contentEncoding" not in schema
-    matches = re.compile(schema["pattern"]).fullmatch if is_checked else None
-
-    def check(name: str, text: str) -> str:
-        if words and text not in words:
-            rule = f"must be one of {', '.join(words)}"
-        elif len(text) < minimum:
-            rule = "must not be empty"
-        elif matches and matches(text) is None:
-            rule = f"must be {schema['description']}"
-        else:
-            return text
-        raise InvalidOption(option=name, value=text, rule=rule)
-
-    return check
+    kinds: list[str] = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+    rule = None
+    if _TYPES[type(value)].isdisjoint(kinds):
+        rule = f"must be {' or '.join(map(_DESCRIPTIONS.__getitem__, kinds))}"
+    elif isinstance(value, str):
+        rule = _broken_by_text(schema, value)
+    elif isinstance(value, dict):
+        _check_members(schema, cast("Facts", value))
+    elif isinstance(value, list):
+        _check_items(schema, name, cast("list[object]", value))
+    elif "integer" in kinds and isinstance(value, float) and not value.is_integer():
+        rule = "must be a whole number"
+    elif "minimum" in schema and value is not None:
+        value = int(value) if "integer" in kinds else value
+        if not schema["minimum"] <= value <= schema["maximum"]:
+            rule = f"must be from {schema['minimum']} to {schema['maximum']}"
+    if rule:
+        raise InvalidOption(option=name, value=value, rule=rule)
+    return value  # pyright: ignore[reportUnknownVariableType]
 
 
-def _items(schema: Schema) -> Check:
-    check_item = compile_schema(schema["items"])
+def _broken_by_text(schema: Schema, text: str) -> str | None:
+    """Return the rule that a string breaks, if any."""
+    if "enum" in schema and text not in schema["enum"]:
+        return f"must be one of {', '.join(schema['enum'])}"
+    if len(text) < schema.get("minLength", 0):
+        return "must not be empty"
+    if "pattern" in schema and "contentEncoding" not in schema and not re.fullmatch(schema["pattern"], text):
+        return f"must be {schema['description']}"
+    return None
+
+
+def _check_items(schema: Schema, name: str, items: list[object]) -> None:
     minimum, maximum = schema.get("minItems", 0), schema.get("maxItems", math.inf)
-
-    def check(name: str, items: list[object]) -> list[object]:
-        if not minimum <= len(items) <= maximum:
-            rule = f"must be a list of {minimum} to {maximum}"
-            raise InvalidOption(option=name, value=f"{len(items)} items", rule=rule)
-        for number, item in enumerate(items):
-            try:
-                items[number] = check_item(name, item)
-            except InvalidOption as error:
-                raise InvalidOption(**error.facts, item=number) from None
-        return items
-
-    return check
+    if not minimum <= len(items) <= maximum:
+        raise InvalidOption(option=name, value=f"{len(items)} items", rule=f"must be a list of {minimum} to {maximum}")
+    for number, item in enumerate(items):
+        try:
+            items[number] = check(schema["items"], name, item)
+        except InvalidOption as error:
+            raise InvalidOption(**error.facts, item=number) from None
 
 
-def _members(schema: Schema) -> Check:
-    checks = {name: compile_schema(member) for name, member in schema.get("properties", {}).items()}
-    other_schema = schema.get("additionalProperties", ANY)
-    check_other = None if other_schema is False else compile_schema(other_schema)
-    required: list[str] = schema.get("required", [])
-    needs: dict[str, list[str]] = schema.get("dependentRequired", {})
-    excludes: dict[str, str] = {
-        second: first for first, second in (rule["not"]["required"] for rule in schema.get("allOf", ()))
-    }
-    choice: list[str] = [option["required"][0] for option in schema.get("anyOf", ())]
-    conditional = needs.keys() | excludes.keys()
-
-    def rule_of(name: str, members: Mapping[str, object]) -> str | None:
-        """Return the rule about this member that the object breaks, if any."""
-        if name in excludes and excludes[name] in members:
-            return f"must be left out with {excludes[name]}"
-        if not members.keys() >= set(needs.get(name, ())):
-            return f"requires {', '.join(needs[name])}"
-        return None
-
-    def check(name: str, members: dict[str, object]) -> dict[str, object]:
-        for member, value in members.items():
-            check_member = checks.get(member, check_other)
-            if check_member is None:
-                rule = f"is unknown: {', '.join(checks) or 'nothing'} can be given here"
-                raise InvalidOption(option=member, value=value, rule=rule)
-            members[member] = check_member(member, value)
-        for member in required:
-            if member not in members:
-                raise InvalidOption(option=member, value=None, rule=REQUIRED)
-        if choice and members.keys().isdisjoint(choice):
-            raise InvalidOption(option=choice[0], value=None, rule=f"{REQUIRED}, or else {choice[1]}")
-        if not conditional.isdisjoint(members):
-            for member in filter(conditional.__contains__, members):
-                broken = rule_of(member, members)
-                if broken:
-                    raise InvalidOption(option=member, value=members[member], rule=broken)
-        return members
-
-    return check
-
-
-#: JSON types: the description in rules, and by Python class of the value, the function that compiles the check.
-_TYPES: Final[dict[str, tuple[str, dict[type, Callable[[Schema], Check]]]]] = {
-    "string": ("a string", {str: _text}),
-    "integer": ("a whole number", {int: _bounds, float: _check_whole_number}),
-    "number": ("a number", {int: _bounds, float: _bounds}),
-    "boolean": ("true or false", {bool: _accept_anything}),
-    "array": ("a list", {list: _items}),
-    "object": ("an object", {dict: _members}),
-    "null": ("null", {type(None): _accept_anything}),
-}
+def _check_members(schema: Schema, members: Facts) -> None:
+    known: Fields = schema.get("properties", {})
+    other = schema.get("additionalProperties", ANY)
+    for member, value in members.items():
+        if member not in known and other is False:
+            rule = f"is unknown: {', '.join(known) or 'nothing'} can be given here"
+            raise InvalidOption(option=member, value=value, rule=rule)
+        members[member] = check(known.get(member, other), member, value)
+    for member in schema.get("required", ()):
+        if member not in members:
+            raise InvalidOption(option=member, value=None, rule=REQUIRED)
+    choice = [option["required"][0] for option in schema.get("anyOf", ())]
+    if choice and members.keys().isdisjoint(choice):
+        raise InvalidOption(option=choice[0], value=None, rule=f"{REQUIRED}, or else {choice[1]}")
+    needs: Mapping[str, list[str]] = schema.get("dependentRequired", {})
+    excludes = {second: first for first, second in (rule["not"]["required"] for rule in schema.get("allOf", ()))}
+    for member, value in members.items():
+        if excludes.get(member) in members:
+            rule = f"must be left out with {excludes[member]}"
+        elif member in needs and not members.keys() >= set(needs[member]):
+            rule = f"requires {', '.join(needs[member])}"
+        else:
+            continue
+        raise InvalidOption(option=member, value=value, rule=rule)
