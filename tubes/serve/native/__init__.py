@@ -15,19 +15,17 @@ from tubes.serve.native.openapi import description
 from tubes.serve.native.operations import Operation, routes_of
 from tubes.serve.service import Service
 
-#: All operations, most used first, since routes are tried in this order. A path that ends with a fixed word comes
-#: before the path with a name in its place.
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    *(takes.take, tasks.put_task),
-    *leases.OPERATIONS,
-    *(one for one in takes.OPERATIONS if one is not takes.take),
-    *(one for one in tasks.OPERATIONS if one is not tasks.put_task),
-    *tubes.OPERATIONS,
-    *sessions.OPERATIONS,
-    *streams.OPERATIONS,
-    *service.OPERATIONS,
-    *workers.OPERATIONS,
-    *audit.OPERATIONS,
+_MODULES: Final = (takes, leases, tasks, tubes, sessions, streams, service, workers, audit)
+#: All operations, most used first, since routes are tried in this order. In each module a path that ends with a fixed
+#: word comes before the path with a name in its place.
+OPERATIONS: Final = tuple(
+    dict.fromkeys(
+        one
+        for operations in ((takes.take, tasks.put_task), *(vars(module).values() for module in _MODULES))
+        for one in sorted(
+            (one for one in operations if isinstance(one, Operation)), key=lambda one: one.path.endswith("}")
+        )
+    )
 )
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlette.responses import Response
-
 from tubes.errors import Facts
 from tubes.serve import audit
-from tubes.serve.bodies import json_reply
 from tubes.serve.native import schemas
-from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.native.operations import Call, operation
 
 _TEXT: Final = schemas.nullable(schemas.TEXT)
 _CHANGE: Final = schemas.object_schema(
@@ -36,7 +33,7 @@ _CHANGE: Final = schemas.object_schema(
     query={"limit": schemas.BATCH, "before": schemas.INTEGER},
     replies={200: schemas.object_schema({"changes": schemas.list_schema(_CHANGE)})},
 )
-async def list_changes(call: Call) -> Response:
+async def list_changes(call: Call) -> Facts:
     """List up to `limit` (100) changes that were made through the service, newest first, before the id `before`.
 
     `action` is the name of the operation; `arguments` are the members of its body and query, without data of tasks. A
@@ -56,7 +53,7 @@ async def list_changes(call: Call) -> Response:
     changes = await call.service.recent.get(
         call.space.name, key, lambda: audit.read(call.space, is_visible, limit, before)
     )
-    return json_reply({"changes": [_hide_tubes(call, change) for change in changes]})
+    return {"changes": [_hide_tubes(call, change) for change in changes]}
 
 
 def _hide_tubes(call: Call, change: Facts) -> Facts:
@@ -66,6 +63,3 @@ def _hide_tubes(call: Call, change: Facts) -> Facts:
         name: "..." for name in ("from", "to") if name in arguments and not call.may("look", str(arguments[name]))
     }
     return change | {"arguments": arguments | hidden}
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (list_changes,)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from starlette.responses import Response
-
 from tubes.aio import AsyncTube
 from tubes.errors import Facts, InvalidOption, TaskNotTaken, TubeNotFound, TubesError
-from tubes.serve.bodies import encode_data, json_reply
+from tubes.serve.bodies import encode_data
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, Operation, operation
 from tubes.serve.native.schemas import Fields, Schema
@@ -29,13 +27,13 @@ _UPDATE: Final = shapes.update_schema("data", "data_base64", "pri")
     body=schemas.request_schema({**_LEASES, "results": schemas.list_schema(schemas.ANY, Limits.batch)}, "leases"),
     replies={200: _DONE},
 )
-async def ack(call: Call) -> Response:
+async def ack(call: Call) -> Facts:
     """Finish tasks. Returns for each lease whether it was valid.
 
     `results`: one for each lease, stored for tasks with `keep_done`; null: no result.
     """
     body = await call.body()
-    return json_reply({"done": await ack_leases(call, body["leases"], body.get("results"))})
+    return {"done": await ack_leases(call, body["leases"], body.get("results"))}
 
 
 async def ack_leases(call: Call, texts: list[str], results: list[object] | None) -> list[bool]:
@@ -65,13 +63,12 @@ async def _ack_with(call: Call, lease: Lease, result: bytes | None) -> bool:
 @operation(
     "DELETE", "/leases/{lease}", "take", body=schemas.request_schema({"result": schemas.ANY}), replies={204: None}
 )
-async def ack_one(call: Call) -> Response:
+async def ack_one(call: Call) -> None:
     """Finish a task, with a result if it has `keep_done`. 409: the take has ended already."""
     lease = _lease(call, schemas.check(schemas.LEASE, "lease", call.path["lease"]))
     result = _encode_result((await call.body()).get("result"))
     await call.space.apply(lease.tube, lambda tube: tube.ack(lease, result))
     call.service.ended_leases.publish(call.space.name, lease)
-    return Response(status_code=204)
 
 
 @operation(
@@ -89,7 +86,7 @@ async def ack_one(call: Call) -> Response:
     ),
     replies={200: shapes.TASK},
 )
-async def checkpoint(call: Call) -> Response:
+async def checkpoint(call: Call) -> bytes:
     """Save the progress of the work on a task for the next attempt, and extend its take to at least its ttr from now.
 
     `saved`: any JSON of at most 65,536 bytes. `progress`: from 0 to 1. `note`: a text for people. An omitted member
@@ -101,7 +98,7 @@ async def checkpoint(call: Call) -> Response:
 
 
 @operation("PATCH", "/leases/{lease}", "take", body=_UPDATE, replies={200: shapes.TASK})
-async def update(call: Call) -> Response:
+async def update(call: Call) -> bytes:
     """Change the data or the priority of a task that the client holds, for later takes."""
     lease = _lease(call, schemas.check(schemas.LEASE, "lease", call.path["lease"]))
     changes = update_arguments(await call.body())
@@ -111,9 +108,9 @@ async def update(call: Call) -> Response:
 def _ending(action: str, summary: str, *required: str, **members: Schema) -> Operation:
     """Return the operation that applies this action to the tasks of leases."""
 
-    async def end(call: Call) -> Response:
+    async def end(call: Call) -> Facts:
         body = await call.body()
-        return json_reply({"done": await end_leases(call, body.pop("leases"), action, body)})
+        return {"done": await end_leases(call, body.pop("leases"), action, body)}
 
     end.__name__, end.__doc__ = action, summary
     body = schemas.request_schema({**_LEASES, **members}, "leases", *required)
@@ -188,6 +185,3 @@ async def _end_one(tube: AsyncTube, lease: Lease, action: str, options: Facts) -
     except TaskNotTaken:
         return False
     return True
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (ack, release, bury, renew, touch, checkpoint, ack_one, update)

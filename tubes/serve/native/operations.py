@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from tubes.drivers.driver import check_namespace, check_tube_name
 from tubes.errors import Facts, InvalidOption, cut
 from tubes.serve import audit
-from tubes.serve.bodies import from_json, parse_object, read_body
+from tubes.serve.bodies import from_json, json_reply, parse_object, read_body
 from tubes.serve.namespaces import NO_NAMESPACE, Namespace
 from tubes.serve.native import schemas
 from tubes.serve.native.schemas import Fields, Schema
@@ -25,7 +25,8 @@ from tubes.serve.problems import may_have_changed
 from tubes.serve.service import BaseCall, Service
 from tubes.serve.tokens import Token
 
-Handler: TypeAlias = "Callable[[Call], Awaitable[Response]]"
+#: It returns a reply, its body as JSON (bytes) or as an object, or None for a reply without a body.
+Handler: TypeAlias = "Callable[[Call], Awaitable[object]]"
 #: A W3C `traceparent` header.
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}.{0,64}")
 #: The common prefix of the paths of all operations.
@@ -141,7 +142,7 @@ class Call(BaseCall):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operation:
     """One method on one path, and the handler of its requests."""
 
@@ -169,13 +170,8 @@ class Operation:
 
 
 def operation(method: str, path: str, right: str, **fields: Any) -> Callable[[Handler], Operation]:
-    """Make a handler an operation; `path` is relative to `/v1/{namespace}`."""
-    return lambda handler: Operation(method, ROOT + path, handler, right, **fields)
-
-
-def root_operation(method: str, **fields: Any) -> Callable[[Handler], Operation]:
-    """Make a handler an operation on `/v1`, in no namespace, for which any valid token has the right."""
-    return lambda handler: Operation(method, "/v1", handler, "", **fields)
+    """Make a handler an operation; `path` is relative to `/v1/{namespace}`, or else to `/v1` without a right."""
+    return lambda handler: Operation(method, (ROOT if right else "/v1") + path, handler, right, **fields)
 
 
 class _Endpoint:
@@ -207,7 +203,7 @@ class _Endpoint:
             space.users += 1
             try:
                 try:
-                    response = await operation.handler(call)
+                    response = _make_reply(await operation.handler(call))
                 except Exception as error:
                     if operation.right == "manage" and may_have_changed(error):
                         await call.changed(is_certain=False)
@@ -217,6 +213,14 @@ class _Endpoint:
                 await response(scope, receive, send)
             finally:
                 space.users -= 1
+
+
+def _make_reply(result: object) -> Response:
+    if isinstance(result, Response):
+        return result
+    if result is None:
+        return Response(status_code=204)
+    return Response(result, 200, None, "application/json") if isinstance(result, bytes) else json_reply(result)
 
 
 def _is_allowed(token: Token, right: str, path: dict[str, str]) -> bool:

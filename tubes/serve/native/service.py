@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlette.responses import Response
-
 from tubes import __version__
-from tubes.serve.bodies import json_reply
+from tubes.errors import Facts
 from tubes.serve.namespaces import NO_NAMESPACE, limit_time
 from tubes.serve.native import schemas
-from tubes.serve.native.operations import Call, Operation, root_operation
+from tubes.serve.native.operations import Call, operation
 from tubes.serve.tokens import TUBE_RIGHTS
 from tubes.values.overview import exact_names
 
@@ -27,8 +25,8 @@ _SERVICE: Final = schemas.object_schema(
 )
 
 
-@root_operation("GET", replies={200: _SERVICE})
-async def show_service(call: Call) -> Response:
+@operation("GET", "", "", replies={200: _SERVICE})
+async def show_service(call: Call) -> Facts:
     """Show the version of the service, the namespaces in which the token may see tubes, and its grants.
 
     The namespaces are `_`, then those with tubes and those that a grant names exactly, by name. `rights`: the rights of
@@ -41,7 +39,4 @@ async def show_service(call: Call) -> Response:
     rights = {name: some for name, some in rights.items() if "look" in some}
     facts = {"id": token.id, "description": token.description, "grants": list(map(str, token.grants))}
     known_token = facts if token.id else None
-    return json_reply({"version": __version__, "namespaces": list(rights), "rights": rights, "token": known_token})
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (show_service,)
+    return {"version": __version__, "namespaces": list(rights), "rights": rights, "token": known_token}

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from tubes.serve.bodies import json_reply
 from tubes.serve.native import schemas
-from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.native.operations import Call, operation
 from tubes.serve.sessions import MAX_TTL, MIN_TTL
 
 _TTL: Final = 60
@@ -30,18 +30,13 @@ async def begin_session(call: Call) -> Response:
 
 
 @operation("POST", "/sessions/{session}/beat", "take", replies={204: None})
-async def renew_session(call: Call) -> Response:
+async def renew_session(call: Call) -> None:
     """Renew a session."""
     await call.body()
     await call.service.sessions.renew(call.space, call.path["session"], call.token)
-    return Response(status_code=204)
 
 
 @operation("DELETE", "/sessions/{session}", "take", replies={204: None})
-async def end_session(call: Call) -> Response:
+async def end_session(call: Call) -> None:
     """End a session and release its tasks."""
     await call.service.sessions.end(call.space, call.path["session"], call.token)
-    return Response(status_code=204)
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (begin_session, renew_session, end_session)

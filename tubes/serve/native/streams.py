@@ -21,7 +21,7 @@ from tubes.errors import InvalidOption, TaskNotFound, TubeNotFound, TubesError
 from tubes.serve.events import Change
 from tubes.serve.namespaces import REPLY_TIMEOUT, Namespace
 from tubes.serve.native import schemas, shapes
-from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.native.operations import Call, operation
 from tubes.serve.polls import Polls, has_disconnected, identity
 from tubes.serve.problems import REQUIRED, ClientDisconnected, may_have_changed, problem
 from tubes.serve.service import Limits
@@ -436,6 +436,3 @@ async def _record(call: Call, action: str, *, is_certain: bool) -> None:
     to = members.pop("with")["to"]
     await call.changed(is_certain=is_certain, arguments={**members, "to": to})
     await call.changed(is_certain=is_certain, tube=to, arguments={"action": action, "from": call.tube})
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (stream, events, samples, select)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Final
 
-from starlette.responses import Response
-
 from tubes.errors import Facts, OptionNotSupported
 from tubes.serve.bodies import to_json
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.leases import ack_leases
-from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.native.operations import Call, operation
 from tubes.serve.native.schemas import Fields, Schema
 from tubes.serve.service import Limits
 
@@ -34,7 +32,7 @@ _REPLY: Final = schemas.object_schema(
 @operation(
     "POST", "/tubes/{tube}/take", "take", body=schemas.request_schema(_TAKE, **_RULES), replies={200: _REPLY, 204: None}
 )
-async def take(call: Call) -> Response:
+async def take(call: Call) -> bytes | None:
     """Take up to `limit` tasks (1), waiting up to `wait` seconds (0) for the first.
 
     `ttr`: seconds for these takes; default: the ttr of the task if its tube has one, else 120. `ack`: leases to ack
@@ -59,7 +57,7 @@ async def take(call: Call) -> Response:
     ),
     replies={200: _REPLY, 204: None},
 )
-async def take_any(call: Call) -> Response:
+async def take_any(call: Call) -> bytes | None:
     """Take from several tubes, in their order, or by priority (`order` is `pri`, one task at a time)."""
     body = await call.body()
     names: list[str] = body["tubes"]
@@ -68,12 +66,12 @@ async def take_any(call: Call) -> Response:
     return await _take(call, body, names)
 
 
-async def _take(call: Call, body: dict[str, object], names: list[str]) -> Response:
+async def _take(call: Call, body: dict[str, object], names: list[str]) -> bytes | None:
     with call.service.polls.reserve() if body.get("wait") else nullcontext():
         return await _take_in_place(call, body, names)
 
 
-async def _take_in_place(call: Call, body: Facts, names: list[str]) -> Response:
+async def _take_in_place(call: Call, body: Facts, names: list[str]) -> bytes | None:
     service, space = call.service, call.space
     if "session" in body:
         space = await service.sessions.renew(space, body["session"], call.token)
@@ -93,11 +91,8 @@ async def _take_in_place(call: Call, body: Facts, names: list[str]) -> Response:
         acked = await ack_leases(call, body["ack"], body.get("results"))
     tasks = await service.polls.take(call.receive, space, names, limit, wait, ttr, order)
     if not tasks and acked is None:
-        return Response(status_code=204)
+        return None
     reply = b'{"tasks":[%b]' % b",".join([shapes.task_json(call, task, leased=True) for task in tasks])
     if acked is not None:
         reply += b',"acked":%b' % to_json(acked)
-    return Response(reply + b"}", 200, None, "application/json")
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (take, take_any)
+    return reply + b"}"

@@ -140,7 +140,7 @@ async def put_batch(call: Call) -> Response:
     ),
     replies={200: schemas.object_schema({"result": schemas.ANY})},
 )
-async def call_handler(call: Call) -> Response:
+async def call_handler(call: Call) -> Facts:
     """Put a task, and wait up to `timeout` seconds for the return value of the handler of a Python worker."""
     _refuse_idempotency_key(call, "each call runs the handler")
     body = await call.body()
@@ -155,7 +155,7 @@ async def call_handler(call: Call) -> Response:
         results = await call.service.polls.wait(call.receive, work())
     if results is None:
         raise HTTPException(503, "the service is stopping: the task stays in the tube")
-    return json_reply({"result": results[0]})
+    return {"result": results[0]}
 
 
 @operation(
@@ -165,7 +165,7 @@ async def call_handler(call: Call) -> Response:
     query={**shapes.FILTERS, "after": schemas.INTEGER, "limit": schemas.BATCH, "preview": shapes.PREVIEW},
     replies={200: schemas.object_schema({"tasks": schemas.list_schema(shapes.TASK)})},
 )
-async def list_tasks(call: Call) -> Response:
+async def list_tasks(call: Call) -> bytes:
     """List up to `limit` (100) tasks that pass all filters, after the id `after`, without taking them.
 
     The filters and the order are those of `Tube.select`. Returns fewer than `limit` once they have more than 8 MiB of
@@ -183,18 +183,18 @@ async def list_tasks(call: Call) -> Response:
             tasks += [shapes.task_json(call, task, preview=preview) for task in part[: limit - len(tasks)]]
             if len(tasks) >= limit or sum(map(len, tasks)) >= MAX_REPLY:
                 break
-    return Response(b'{"tasks":[%b]}' % b",".join(tasks), 200, None, "application/json")
+    return b'{"tasks":[%b]}' % b",".join(tasks)
 
 
 @operation("GET", "/tubes/{tube}/tasks/{id}", "look", query={"preview": shapes.PREVIEW}, replies={200: shapes.TASK})
-async def get_task(call: Call) -> Response:
+async def get_task(call: Call) -> bytes:
     """Show a task."""
     task = await call.space.apply(call.tube, lambda tube: tube.peek(call.task))
-    return Response(shapes.task_json(call, task, preview=call.query().get("preview")), 200, None, "application/json")
+    return shapes.task_json(call, task, preview=call.query().get("preview"))
 
 
 @operation("PATCH", "/tubes/{tube}/tasks/{id}", "manage", body=_UPDATE, replies={200: shapes.TASK})
-async def update_task(call: Call) -> Response:
+async def update_task(call: Call) -> bytes:
     """Change a task in any state, even if another client holds it."""
     changes = update_arguments(await call.body())
     if call.service.has_objects and "data" in changes:
@@ -210,18 +210,17 @@ def update_arguments(body: dict[str, object]) -> Facts:
 
 
 @operation("DELETE", "/tubes/{tube}/tasks/{id}", "manage", query={"state": _STATES}, replies={204: None})
-async def delete_task(call: Call) -> Response:
+async def delete_task(call: Call) -> None:
     """Remove a task in any state, or only in the given states: `state=ready,delayed`."""
     state = call.query().get("state")
     states = None if state is None else state.split(",")
     await call.space.apply(call.tube, lambda tube: tube.delete(call.task, state=states))
-    return Response(status_code=204)
 
 
 def _changing(action: str, summary: str, **members: Schema) -> Operation:
     """Return the operation that applies this action to the task of the path."""
 
-    async def change(call: Call) -> Response:
+    async def change(call: Call) -> bytes:
         body: Any = await call.body()
 
         def act(tube: AsyncTube) -> Any:
@@ -258,7 +257,7 @@ kick_task = _changing(
         204: None,
     },
 )
-async def get_result(call: Call) -> Response:
+async def get_result(call: Call) -> bytes | None:
     """Return the result of a task with `keep_done`, waiting up to `wait` seconds (0) for its end. 204: it is not done.
 
     404: it has expired; 502: it ended without a result.
@@ -274,18 +273,10 @@ async def get_result(call: Call) -> Response:
         return b"{%b}" % shapes.bytes_json("result", b"null" if result is None else result)
 
     with call.service.polls.reserve() if wait else nullcontext():
-        found = await (call.service.polls.wait(call.receive, work()) if wait else work())
-    return Response(status_code=204) if found is None else Response(found, 200, None, "application/json")
+        return await (call.service.polls.wait(call.receive, work()) if wait else work())
 
 
-def task_reply(call: Call, task: AsyncTask) -> Response:
+def task_reply(call: Call, task: AsyncTask) -> bytes:
     """Return a task as a reply, without its data if the client may not see that."""
     may_look = call.operation.right == "take" or call.may("look", task.tube)
-    body = shapes.task_json(call, task) if may_look else shapes.facts_json(task).encode()
-    return Response(body, 200, None, "application/json")
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    *(put_task, list_tasks, put_raw, put_batch, call_handler, get_task, update_task, delete_task, bury_task, kick_task),
-    *(cancel_task, get_result),
-)
+    return shapes.task_json(call, task) if may_look else shapes.facts_json(task).encode()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from inspect import isawaitable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -117,7 +117,7 @@ _SORTS: Final[dict[str, Callable[[Overview], float]]] = {
         )
     },
 )
-async def list_tubes(call: Call) -> Response:
+async def list_tubes(call: Call) -> Facts:
     """List the tubes that the token may see, with their counts.
 
     The other parameters select a part of the list: the tubes whose names contain a text in any case, sorted by name or
@@ -131,10 +131,10 @@ async def list_tubes(call: Call) -> Response:
         return await _list_page(call, query, ages=ages)
     names = await _visible_names(call)
     found = await call.space.read_tubes(("*",) if names is None else names, ages=ages) if names != [] else {}
-    return json_reply({"tubes": {name: shapes.overview_json(call, name, one) for name, one in found.items()}})
+    return {"tubes": {name: shapes.overview_json(call, name, one) for name, one in found.items()}}
 
 
-async def _list_page(call: Call, query: Facts, *, ages: bool) -> Response:
+async def _list_page(call: Call, query: Facts, *, ages: bool) -> Facts:
     """List a part of the tubes, with the totals of all."""
     sort, offset = query.get("sort", "name"), query.get("offset", 0)
     tubes = await _recent_tubes(call, ages=sort == "oldest")
@@ -155,7 +155,7 @@ async def _list_page(call: Call, query: Facts, *, ages: bool) -> Response:
             samples = history.read(name, query["history"], (*RATES, "ready"))
             del samples["at"]
             members["history"] = samples
-    return json_reply(reply)
+    return reply
 
 
 async def _recent_tubes(call: Call, *, ages: bool) -> dict[str, Overview]:
@@ -186,7 +186,7 @@ async def _recent_named(call: Call, names: list[str], *, ages: bool) -> dict[str
 
 
 @operation("GET", "/tubes/{tube}", "look", query={"ages": schemas.SWITCH}, replies={200: _TUBE})
-async def get_tube(call: Call) -> Response:
+async def get_tube(call: Call) -> Facts:
     """Show a tube: its driver, options and counts. `lanes` is null if its driver has no lanes."""
     ages = call.query().get("ages") in _TRUE
     # On a server an overview does not make overdue changes.
@@ -194,7 +194,7 @@ async def get_tube(call: Call) -> Response:
     overview = (await call.space.read_tubes((call.tube,), ages=ages)).get(call.tube)
     if overview is None:
         raise TubeNotFound(name=call.tube)
-    return json_reply({"name": call.tube, **shapes.overview_json(call, call.tube, overview)})
+    return {"name": call.tube, **shapes.overview_json(call, call.tube, overview)}
 
 
 @operation(
@@ -212,7 +212,7 @@ async def get_tube(call: Call) -> Response:
         )
     },
 )
-async def tube_history(call: Call) -> Response:
+async def tube_history(call: Call) -> Facts:
     """Return up to 720 samples of a tube, oldest first: counts, and `put`, `done` and `failed` per second.
 
     The service samples the namespace while a stream of samples is open, for 30 seconds after a request for a history,
@@ -221,7 +221,7 @@ async def tube_history(call: Call) -> Response:
     call.space.forget(call.tube)
     await call.space.tube(call.tube)
     history = call.service.samplers.keep_sampling(call.space.name)
-    return json_reply({"interval": history.interval, **history.read(call.tube, SAMPLES)})
+    return {"interval": history.interval, **history.read(call.tube, SAMPLES)}
 
 
 @operation(
@@ -248,21 +248,19 @@ async def put_tube(call: Call) -> Response:
     except TubeExists:
         status = 200
         await call.space.queue.create_tube(call.tube, name, if_exists="update", temporary=temporary, **options)
-    reply = await _tube_reply(call)
-    reply.status_code = status
-    return reply
+    return json_reply(await get_tube.handler(call), status)
 
 
 @operation("PATCH", "/tubes/{tube}", "manage", body=schemas.request_schema(_OPTIONS), replies={200: _TUBE})
-async def alter_tube(call: Call) -> Response:
+async def alter_tube(call: Call) -> object:
     """Change options of a tube; null resets an option to its default."""
     changes = shapes.tube_options((await call.body()).get("options", {}))
     await call.space.apply(call.tube, lambda tube: tube.alter(**changes))
-    return await _tube_reply(call)
+    return await get_tube.handler(call)
 
 
 @operation("DELETE", "/tubes/{tube}", "manage", query={"force": schemas.SWITCH}, replies={204: None})
-async def drop_tube(call: Call) -> Response:
+async def drop_tube(call: Call) -> None:
     """Remove a tube and its tasks. If tasks are taken or callers wait, `force` is required."""
     force = call.query().get("force") in _TRUE
 
@@ -273,7 +271,6 @@ async def drop_tube(call: Call) -> Response:
 
     call.count = await call.space.apply(call.tube, drop)
     call.space.forget(call.tube)
-    return Response(status_code=204)
 
 
 def _changing(name: str, summary: str, act: Callable[..., Awaitable[int | None]], **members: Schema) -> Operation:
@@ -282,10 +279,9 @@ def _changing(name: str, summary: str, act: Callable[..., Awaitable[int | None]]
     `act` may return the number of changed tasks.
     """
 
-    async def change(call: Call) -> Response:
+    async def change(call: Call) -> None:
         body: Any = await call.body()
         call.count = await call.space.apply(call.tube, lambda tube: act(tube, **body))
-        return Response(status_code=204)
 
     change.__name__, change.__doc__ = name, summary
     path, body = f"/tubes/{{tube}}/{name.replace('_', '-')}", schemas.request_schema(members)
@@ -313,22 +309,22 @@ release_all = _changing("release_all", "Release all taken tasks, including tasks
 
 
 @operation("GET", "/tubes/{tube}/problems", "manage", replies={200: _PROBLEMS})
-async def check_tube(call: Call) -> Response:
+async def check_tube(call: Call) -> Facts:
     """Look for problems of a tube, such as keys of the server that contradict each other. It reads all tasks."""
     return _problems_reply(await call.space.queue.admin.check(call.tube))
 
 
 @operation("POST", "/tubes/{tube}/repair", "manage", replies={200: _PROBLEMS})
-async def repair_tube(call: Call) -> Response:
+async def repair_tube(call: Call) -> Facts:
     """Repair a tube, even while others use it; return its problems. No readable task is lost. It reads all tasks."""
     problems = await call.space.queue.admin.repair(call.tube)
     call.count = sum(problem.count for problem in problems)
     return _problems_reply(problems)
 
 
-def _problems_reply(problems: list[Problem]) -> Response:
+def _problems_reply(problems: list[Problem]) -> Facts:
     members = ("kind", "what", "remedy", "count", "examples", "repaired")
-    return json_reply({"problems": [{name: getattr(each, name) for name in members} for each in problems]})
+    return {"problems": [{name: getattr(each, name) for name in members} for each in problems]}
 
 
 @operation(
@@ -342,16 +338,16 @@ def _problems_reply(problems: list[Problem]) -> Response:
         )
     },
 )
-async def reasons(call: Call) -> Response:
+async def reasons(call: Call) -> Facts:
     """Count the buried tasks by the kind of their reason.
 
     `samples=1` adds for each kind when its first and its last task were put, and the id of the last one. It looks at
     the oldest and the newest 1000 buried tasks, and reuses the reply for a short time.
     """
     if call.query().get("samples") not in _TRUE:
-        return json_reply({"reasons": await call.space.apply(call.tube, lambda tube: tube.admin.reasons())})
+        return {"reasons": await call.space.apply(call.tube, lambda tube: tube.admin.reasons())}
     read = partial(call.space.apply, call.tube, _sample_reasons)
-    return json_reply(await call.service.recent.get(call.space.name, ("reasons", call.tube), read))
+    return await call.service.recent.get(call.space.name, ("reasons", call.tube), read)
 
 
 async def _sample_reasons(tube: AsyncTube) -> dict[str, object]:
@@ -380,11 +376,11 @@ async def _sample_reasons(tube: AsyncTube) -> dict[str, object]:
     query={"edges": _EDGES},
     replies={200: schemas.object_schema({"counts": schemas.list_schema(schemas.INTEGER)})},
 )
-async def due(call: Call) -> Response:
+async def due(call: Call) -> Facts:
     """Count the tasks that become due before each edge, in seconds from now (`edges=1,60,3600`), and after the last."""
     text: str = call.query().get("edges", "1,10,60,600,3600,86400")
     edges = [float(edge) for edge in text.split(",")]
-    return json_reply({"counts": await call.space.apply(call.tube, lambda tube: tube.admin.due_histogram(edges))})
+    return {"counts": await call.space.apply(call.tube, lambda tube: tube.admin.due_histogram(edges))}
 
 
 @operation(
@@ -398,7 +394,7 @@ async def due(call: Call) -> Response:
         )
     },
 )
-async def list_lanes(call: Call) -> Response:
+async def list_lanes(call: Call) -> Facts:
     """List lanes by name, up to `limit` (1000), after the first `offset` ones.
 
     `sort`: first the lanes with the most `ready` or `taken` tasks, the lanes whose next task has waited longest
@@ -422,7 +418,7 @@ async def list_lanes(call: Call) -> Response:
     reply: Facts = {"lanes": part_of_lanes, "complete": has_all and (is_plain or is_whole)}
     if is_whole or not is_plain:
         reply["total"] = len(lanes)
-    return json_reply(reply)
+    return reply
 
 
 async def _read_lanes(tube: AsyncTube, max_lanes: int) -> tuple[list[LaneInfo], bool]:
@@ -439,10 +435,9 @@ async def _read_lanes(tube: AsyncTube, max_lanes: int) -> tuple[list[LaneInfo], 
 
 
 @operation("GET", "/tubes/{tube}/lanes/{lane}", "look", replies={200: _LANE})
-async def get_lane(call: Call) -> Response:
+async def get_lane(call: Call) -> Facts:
     """Show a lane: its counts, limits and block."""
-    info = await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).info())
-    return json_reply(info._asdict())
+    return (await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).info()))._asdict()
 
 
 @operation(
@@ -461,11 +456,10 @@ async def get_lane(call: Call) -> Response:
     ),
     replies={204: None},
 )
-async def configure_lane(call: Call) -> Response:
+async def configure_lane(call: Call) -> None:
     """Set limits of a lane; null resets a limit to that of the tube."""
     limits: Any = await call.body()
     await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).configure(**limits))
-    return Response(status_code=204)
 
 
 @operation(
@@ -477,29 +471,14 @@ async def configure_lane(call: Call) -> Response:
     ),
     replies={204: None},
 )
-async def block_lane(call: Call) -> Response:
+async def block_lane(call: Call) -> None:
     """Stop takes from a lane for `seconds`. With `extend`, an earlier block is never shortened. `reason`: why."""
     options: Any = await call.body()
     await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).block(**options))
-    return Response(status_code=204)
 
 
 @operation("DELETE", "/tubes/{tube}/lanes/{lane}/block", "manage", replies={204: None})
-async def unblock_lane(call: Call) -> Response:
+async def unblock_lane(call: Call) -> None:
     """End the block of a lane; its cooldown continues. Without a block it has no effect."""
     await call.body()
     await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).unblock())
-    return Response(status_code=204)
-
-
-async def _tube_reply(call: Call) -> Response:
-    return await get_tube.handler(call)
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = cast(
-    "tuple[Operation, ...]",
-    (
-        *(list_tubes, get_tube, tube_history, put_tube, alter_tube, drop_tube, pause, resume, truncate, release_all),
-        *(check_tube, repair_tube, reasons, due, list_lanes, get_lane, configure_lane, block_lane, unblock_lane),
-    ),
-)

@@ -6,13 +6,11 @@ import asyncio
 import dataclasses
 from typing import Final
 
-from starlette.responses import Response
-
 from tubes.errors import Facts, TubesError
 from tubes.serve.bodies import encode_reply
 from tubes.serve.namespaces import limit_time
 from tubes.serve.native import schemas
-from tubes.serve.native.operations import Call, Operation, operation
+from tubes.serve.native.operations import Call, operation
 from tubes.serve.native.schemas import Schema
 from tubes.values.worker_info import HeldTask, ScheduleInfo
 
@@ -51,7 +49,7 @@ _WORKER: Final = schemas.object_schema(
 
 
 @operation("GET", "/workers", "look", replies={200: schemas.object_schema({"workers": schemas.list_schema(_WORKER)})})
-async def list_workers(call: Call) -> Response:
+async def list_workers(call: Call) -> bytes:
     """List the running workers of the namespace, as `QueueAdmin.workers` does, with the tasks that they hold.
 
     The lists contain only handlers, tasks and schedules of tubes that the token may see; `in_hand`, `acked`,
@@ -59,8 +57,7 @@ async def list_workers(call: Call) -> Response:
     for the 100 tasks that have been held longest.
     """
     key = ("workers", call.token.grants)  # They determine which tubes are shown.
-    body = await call.service.recent.get(call.space.name, key, lambda: _read_workers(call))
-    return Response(body, 200, None, "application/json")
+    return await call.service.recent.get(call.space.name, key, lambda: _read_workers(call))
 
 
 async def _read_workers(call: Call) -> bytes:
@@ -106,14 +103,13 @@ async def _add_progress(call: Call, task: HeldTask, facts: Facts) -> None:
         )
     },
 )
-async def list_schedules(call: Call) -> Response:
+async def list_schedules(call: Call) -> bytes:
     """List the schedules of the running workers for tubes that the token may see, the next one first.
 
     `workers`: the number of workers with the schedule. `last`: the last occurrence that one of them has handled.
     """
     key = ("schedules", call.token.grants)
-    body = await call.service.recent.get(call.space.name, key, lambda: _read_schedules(call))
-    return Response(body, 200, None, "application/json")
+    return await call.service.recent.get(call.space.name, key, lambda: _read_schedules(call))
 
 
 async def _read_schedules(call: Call) -> bytes:
@@ -128,6 +124,3 @@ async def _read_schedules(call: Call) -> bytes:
         for same in found.values()
     ]
     return encode_reply({"schedules": sorted(schedules, key=lambda one: (one["next"], one["name"]))})
-
-
-OPERATIONS: Final[tuple[Operation, ...]] = (list_workers, list_schedules)
