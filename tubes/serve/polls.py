@@ -183,16 +183,11 @@ async def take(
 ) -> list[AsyncTask]:
     if len(names) == 1:
         return await space.apply(names[0], lambda tube: tube.take_many(limit, wait, ttr=ttr), waits=wait > 0)
-    tubes = [await space.apply(name, identity) for name in names]
+    tubes = [await space.tube(name) for name in names]
     if order == "tubes":
         return await space.queue.take_many(tubes, limit, wait, ttr=ttr)
     task = await space.queue.take_any(tubes, wait, ttr=ttr, order="pri")
     return [] if task is None else [task]
-
-
-async def identity(tube: Value) -> Value:
-    """Do nothing with the tube that `Namespace.apply` looks up."""
-    return tube
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

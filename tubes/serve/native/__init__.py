@@ -10,12 +10,12 @@ from starlette.routing import BaseRoute, Route
 
 from tubes import __version__
 from tubes.serve.bodies import to_json
-from tubes.serve.native import audit, leases, service, sessions, streams, takes, tasks, tubes, workers
+from tubes.serve.native import leases, service, streams, takes, tasks, tubes
 from tubes.serve.native.openapi import description
 from tubes.serve.native.operations import Operation, routes_of
 from tubes.serve.service import Service
 
-_MODULES: Final = (takes, leases, tasks, tubes, sessions, streams, service, workers, audit)
+_MODULES: Final = (takes, leases, tasks, tubes, service, streams)
 #: All operations, most used first, since routes are tried in this order. In each module a path that ends with a fixed
 #: word comes before the path with a name in its place.
 OPERATIONS: Final = tuple(

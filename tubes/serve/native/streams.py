@@ -22,7 +22,7 @@ from tubes.serve.events import Change
 from tubes.serve.namespaces import REPLY_TIMEOUT, Namespace
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.operations import Call, operation
-from tubes.serve.polls import Polls, has_disconnected, identity
+from tubes.serve.polls import Polls, has_disconnected
 from tubes.serve.problems import REQUIRED, ClientDisconnected, may_have_changed, problem
 from tubes.serve.service import Limits
 from tubes.values.lease import Lease
@@ -216,7 +216,7 @@ async def events(call: Call) -> Response:
     names: list[str] = call.query()["tubes"].split(",")
     for name in names:
         call.check("look", name)
-        await call.space.apply(name, identity)
+        await call.space.tube(name)
 
     listeners = call.space.listeners
 
@@ -352,7 +352,7 @@ async def select(call: Call) -> Response:
         if name not in _ARGUMENTS.get(action, ()):
             raise InvalidOption(option=name, value=value, rule=f"must be left out with the action {action}")
     call.space.forget(call.tube)  # It may have been dropped: after the start of the reply its status cannot change.
-    tube = await call.space.apply(call.tube, identity)
+    tube = await call.space.tube(call.tube)
     if action == "kick":
         tube.driver.check_kick(arguments.get("attempts"), arguments.get("ttl"))
     elif action == "move":
@@ -363,7 +363,7 @@ async def select(call: Call) -> Response:
             raise InvalidOption(option="to", value=to, rule="must be another tube")
         call.check("manage", to)
         call.space.forget(to)
-        arguments["tube"] = await call.space.apply(to, identity)
+        arguments["tube"] = await call.space.tube(to)
     chosen = tube.select(**body)
 
     async def work(write: Write) -> None:

@@ -66,33 +66,29 @@ async def take_any(call: Call) -> bytes | None:
     return await _take(call, body, names)
 
 
-async def _take(call: Call, body: dict[str, object], names: list[str]) -> bytes | None:
-    with call.service.polls.reserve() if body.get("wait") else nullcontext():
-        return await _take_in_place(call, body, names)
-
-
-async def _take_in_place(call: Call, body: Facts, names: list[str]) -> bytes | None:
+async def _take(call: Call, body: Facts, names: list[str]) -> bytes | None:
     service, space = call.service, call.space
-    if "session" in body:
-        space = await service.sessions.renew(space, body["session"], call.token)
-    limit, wait, order = body.get("limit", 1), body.get("wait", 0), body.get("order", "tubes")
-    ttr = body.get("ttr")
-    for name in names:
-        tube = await space.tube(name)
-        if "ttr" not in tube.driver.options:
-            if space is not call.space:
-                continue
-            why = "without a ttr or a session, a task whose client is lost would stay taken: take in a session"
-            raise OptionNotSupported(driver=tube.driver.name, what="ttr", why=why)
-        if ttr is None and "ttr" not in tube.options:
-            ttr = service.limits.ttr
-    acked = None
-    if "ack" in body:
-        acked = await ack_leases(call, body["ack"], body.get("results"))
-    tasks = await service.polls.take(call.receive, space, names, limit, wait, ttr, order)
-    if not tasks and acked is None:
-        return None
-    reply = b'{"tasks":[%b]' % b",".join([shapes.task_json(call, task, leased=True) for task in tasks])
-    if acked is not None:
-        reply += b',"acked":%b' % to_json(acked)
-    return reply + b"}"
+    with service.polls.reserve() if body.get("wait") else nullcontext():
+        if "session" in body:
+            space = await service.sessions.renew(space, body["session"], call.token)
+        limit, wait, order = body.get("limit", 1), body.get("wait", 0), body.get("order", "tubes")
+        ttr = body.get("ttr")
+        for name in names:
+            tube = await space.tube(name)
+            if "ttr" not in tube.driver.options:
+                if space is not call.space:
+                    continue
+                why = "without a ttr or a session, a task whose client is lost would stay taken: take in a session"
+                raise OptionNotSupported(driver=tube.driver.name, what="ttr", why=why)
+            if ttr is None and "ttr" not in tube.options:
+                ttr = service.limits.ttr
+        acked = None
+        if "ack" in body:
+            acked = await ack_leases(call, body["ack"], body.get("results"))
+        tasks = await service.polls.take(call.receive, space, names, limit, wait, ttr, order)
+        if not tasks and acked is None:
+            return None
+        reply = b'{"tasks":[%b]' % b",".join([shapes.task_json(call, task, leased=True) for task in tasks])
+        if acked is not None:
+            reply += b',"acked":%b' % to_json(acked)
+        return reply + b"}"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from tubes.aio import AsyncTube
+from tubes.aio import AsyncLane, AsyncTube
 from tubes.errors import Facts, TubeExists, TubeNotFound
 from tubes.serve.bodies import json_reply
 from tubes.serve.history import COUNTS, RATES, SAMPLES
@@ -273,19 +273,25 @@ async def drop_tube(call: Call) -> None:
     call.space.forget(call.tube)
 
 
-def _changing(name: str, summary: str, act: Callable[..., Awaitable[int | None]], **members: Schema) -> Operation:
-    """Return the operation that calls `act` with the tube of the path and the members of the body.
+def _changing(
+    name: str, summary: str, act: Callable[..., Awaitable[int | None]], *required: str, at: str = "", **members: Schema
+) -> Operation:
+    """Return the operation that calls `act` with the tube or the lane of the path and the members of the body.
 
-    `act` may return the number of changed tasks.
+    `act` may return the number of changed tasks. `at`: the method and the path; default: POST, and a path by the name.
     """
 
     async def change(call: Call) -> None:
         body: Any = await call.body()
-        call.count = await call.space.apply(call.tube, lambda tube: act(tube, **body))
+        lane = call.path.get("lane")
+        call.count = await call.space.apply(
+            call.tube, lambda tube: act(tube if lane is None else tube.lane(lane), **body)
+        )
 
     change.__name__, change.__doc__ = name, summary
-    path, body = f"/tubes/{{tube}}/{name.replace('_', '-')}", schemas.request_schema(members)
-    return operation("POST", path, "manage", body=body, replies={204: None})(change)
+    method, _, path = at.partition(" ")
+    path, body = path or f"/{name.replace('_', '-')}", schemas.request_schema(members, *required)
+    return operation(method or "POST", f"/tubes/{{tube}}{path}", "manage", body=body, replies={204: None})(change)
 
 
 async def _resume(tube: AsyncTube) -> None:
@@ -440,45 +446,31 @@ async def get_lane(call: Call) -> Facts:
     return (await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).info()))._asdict()
 
 
-@operation(
-    "PATCH",
-    "/tubes/{tube}/lanes/{lane}",
-    "manage",
-    body=schemas.request_schema(
-        {
-            "interval": schemas.nullable(schemas.SECONDS),
-            "max_in_flight": schemas.nullable(schemas.COUNT),
-            "interval_from": schemas.nullable(shapes.INTERVAL_FROM),
-            "capacity": schemas.nullable(schemas.INTEGER),
-            "rate": schemas.nullable(shapes.RATE),
-            "burst": schemas.nullable(shapes.BURST),
-        }
-    ),
-    replies={204: None},
+configure_lane = _changing(
+    "configure_lane",
+    "Set limits of a lane; null resets a limit to that of the tube.",
+    AsyncLane.configure,
+    at="PATCH /lanes/{lane}",
+    interval=schemas.nullable(schemas.SECONDS),
+    max_in_flight=schemas.nullable(schemas.COUNT),
+    interval_from=schemas.nullable(shapes.INTERVAL_FROM),
+    capacity=schemas.nullable(schemas.INTEGER),
+    rate=schemas.nullable(shapes.RATE),
+    burst=schemas.nullable(shapes.BURST),
 )
-async def configure_lane(call: Call) -> None:
-    """Set limits of a lane; null resets a limit to that of the tube."""
-    limits: Any = await call.body()
-    await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).configure(**limits))
-
-
-@operation(
-    "POST",
-    "/tubes/{tube}/lanes/{lane}/block",
-    "manage",
-    body=schemas.request_schema(
-        {"seconds": schemas.SECONDS, "extend": schemas.FLAG, "reason": schemas.NONEMPTY}, "seconds"
-    ),
-    replies={204: None},
+block_lane = _changing(
+    "block_lane",
+    "Stop takes from a lane for `seconds`. With `extend`, an earlier block is never shortened. `reason`: why.",
+    AsyncLane.block,
+    "seconds",
+    at="POST /lanes/{lane}/block",
+    seconds=schemas.SECONDS,
+    extend=schemas.FLAG,
+    reason=schemas.NONEMPTY,
 )
-async def block_lane(call: Call) -> None:
-    """Stop takes from a lane for `seconds`. With `extend`, an earlier block is never shortened. `reason`: why."""
-    options: Any = await call.body()
-    await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).block(**options))
-
-
-@operation("DELETE", "/tubes/{tube}/lanes/{lane}/block", "manage", replies={204: None})
-async def unblock_lane(call: Call) -> None:
-    """End the block of a lane; its cooldown continues. Without a block it has no effect."""
-    await call.body()
-    await call.space.apply(call.tube, lambda tube: tube.lane(call.path["lane"]).unblock())
+unblock_lane = _changing(
+    "unblock_lane",
+    "End the block of a lane; its cooldown continues. Without a block it has no effect.",
+    AsyncLane.unblock,
+    at="DELETE /lanes/{lane}/block",
+)
