@@ -140,7 +140,7 @@ class Engine:
         self.name: Final = name
         self.driver: Final = driver
         #: While a critical section changes the tube: the number of its first take, otherwise 0. A caller that finds it
-        #: set repairs the tube first, because a section was interrupted: see `SharedTube.repair`.
+        #: set repairs the tube first, because a section was interrupted: see `MemoryTube.repair`.
         self.busy = 0
         self.listener: Callable[[Entry, str], None] | None = None
         self._steps: Final = {name: {was: _Step(move) for was, move in rows.items()} for name, rows in MOVES.items()}

@@ -12,7 +12,7 @@ from tubes.backend.url import ARGUMENTS, DEFAULT_URL, SHORTEST_LEASE, Place, rea
 from tubes.drivers.driver import check_namespace
 from tubes.drivers.options import SECOND, Seconds, micros, seconds
 from tubes.errors import InvalidOption
-from tubes.memory.connection import Connection as MemoryConnection
+from tubes.memory.connection import MemoryConnection
 from tubes.memory.store import open_store
 from tubes.values.codecs import Codec
 

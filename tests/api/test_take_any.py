@@ -21,7 +21,7 @@ from tests.memory.test_interrupts import MANY, interrupt
 from tests.support.cancelling import cancel_some
 from tests.support.internals import port_of
 from tubes.drivers.invariants import check_engine
-from tubes.memory.port import Port as MemoryPort
+from tubes.memory.port import MemoryPort
 
 NAMES = ("a", "b", "c")
 

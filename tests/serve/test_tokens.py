@@ -29,7 +29,7 @@ from tests.support.served import Served
 from tubes.cli.app import app
 from tubes.cli.exits import Exit
 from tubes.errors import InvalidOption
-from tubes.memory.shared_tube import SharedTube
+from tubes.memory.shared_tube import MemoryTube
 from tubes.memory.store import MemoryStore
 from tubes.redis import all_tubes
 from tubes.redis.connection import RedisConnection
@@ -243,7 +243,7 @@ def test_list_reads_only_granted_tubes_and_readiness_reads_no_tubes(
 ) -> None:
     reads: list[object] = []
     listed: list[object] = []
-    spied: list[tuple[Any, str, list[object]]] = [(SharedTube, "overview", reads), (all_tubes, "_seen", reads)]
+    spied: list[tuple[Any, str, list[object]]] = [(MemoryTube, "overview", reads), (all_tubes, "_seen", reads)]
     for owner, name, calls in (*spied, (MemoryStore, "names", listed), (RedisConnection, "_all_in", listed)):
         look: Any = getattr(owner, name)
         spy = lambda *a, look=look, calls=calls, **k: (calls.append(a), look(*a, **k))[1]  # noqa: E731

@@ -17,7 +17,7 @@ from tubes.durable.shared_tube import DurableTube
 from tubes.durable.store import DurableStore
 from tubes.errors import InvalidOption, StoreReadOnly
 from tubes.memory.calls import CallPort
-from tubes.memory.connection import Connection as MemoryConnection
+from tubes.memory.connection import MemoryConnection
 from tubes.memory.store import check_clock, check_same
 from tubes.values.codecs import find as find_codec
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tubes.backend.clock import Clock
     from tubes.backend.interface import ApiKind, IfExists, Options
     from tubes.drivers.driver import Driver
-    from tubes.memory.shared_tube import SharedTube
+    from tubes.memory.shared_tube import MemoryTube
     from tubes.values.codecs import Codec
     from tubes.values.overview import FolderUsage
     from tubes.values.problem import Problem
@@ -42,7 +42,7 @@ class DurableConnection(MemoryConnection):
         return self.store.read_only
 
     @override
-    def make_port(self, shared: SharedTube) -> CallPort:
+    def make_port(self, shared: MemoryTube) -> CallPort:
         if self.store.read_only and shared.is_listed:
             reader: ReadOnlyPort = ReadOnlyPort(self, shared, self.session.hold(shared))
             reader.kind, reader.tube = self.api.task, self.api.tube(reader)

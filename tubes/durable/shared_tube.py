@@ -14,7 +14,7 @@ from typing_extensions import override
 from tubes.backend.waiters import PENDING
 from tubes.drivers.options import SECOND
 from tubes.errors import StoreFailed, StoreFull
-from tubes.memory.shared_tube import SharedTube
+from tubes.memory.shared_tube import MemoryTube
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ T = TypeVar("T")
 _DEFERRED_BATCH: Final = 500
 
 
-class DurableTube(SharedTube):
+class DurableTube(MemoryTube):
     """A tube of a durable store.
 
     Every critical section ends with `end_section`, which here calls `serve` even without waiters: it commits, and wakes
@@ -102,7 +102,7 @@ class DurableTube(SharedTube):
         return False
 
     @override
-    def commit_both(self, other: SharedTube, now: int) -> None:
+    def commit_both(self, other: MemoryTube, now: int) -> None:
         assert isinstance(other, DurableTube)
         journals = self.journal, other.journal
         try:

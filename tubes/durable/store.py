@@ -20,7 +20,7 @@ from tubes.durable.journal import Journal
 from tubes.durable.reading import TubeRow, read_engine, read_tubes
 from tubes.durable.shared_tube import DurableTube
 from tubes.errors import DriverNotFound, InvalidOption, StoreFull, StoreReadOnly
-from tubes.memory.shared_tube import SharedTube
+from tubes.memory.shared_tube import MemoryTube
 from tubes.memory.store import MemoryStore
 from tubes.values.codecs import name_of
 
@@ -155,7 +155,7 @@ class DurableStore(MemoryStore):
         read_engine(engine, database, tube, now, hold, {})
         rebuild_indexes(engine, now)
         if self.read_only:
-            self.shared_tubes[tube.name] = SharedTube(self.clock, self.lock, engine)
+            self.shared_tubes[tube.name] = MemoryTube(self.clock, self.lock, engine)
             del self._unloaded[tube.name]
             return
         # The former holders of tasks no longer exist.
@@ -170,7 +170,7 @@ class DurableStore(MemoryStore):
         del self._unloaded[tube.name]
 
     @override
-    def make_tube(self, name: str, driver: Driver, options: Options, temporary: bool) -> SharedTube:
+    def make_tube(self, name: str, driver: Driver, options: Options, temporary: bool) -> MemoryTube:
         if temporary:
             return super().make_tube(name, driver, options, temporary)
         if self.read_only:
@@ -183,7 +183,7 @@ class DurableStore(MemoryStore):
         return DurableTube(self.clock, self.lock, engine, journal, self._files)
 
     @override
-    def remove_tube(self, shared: SharedTube) -> None:
+    def remove_tube(self, shared: MemoryTube) -> None:
         if not isinstance(shared, DurableTube):
             super().remove_tube(shared)
             return
@@ -222,14 +222,14 @@ class DurableStore(MemoryStore):
         return sorted([*super().names(), *self._unloaded])
 
     @override
-    def find(self, name: str) -> SharedTube:
+    def find(self, name: str) -> MemoryTube:
         self._ensure_loaded(name)
         return super().find(name)
 
     @override
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
-    ) -> SharedTube:
+    ) -> MemoryTube:
         if name in self._unloaded and not isinstance(driver, str):
             self.registry.register(driver)
         self._ensure_loaded(name)

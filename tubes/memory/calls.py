@@ -27,7 +27,7 @@ from tubes.drivers.timers import NEVER
 from tubes.drivers.tube_options import apply_changes
 from tubes.errors import DuplicateKey, TaskNotFound, TaskNotTaken, TubeBusy, TubeNotFound, TubesError
 from tubes.memory import selecting
-from tubes.memory.port import Port, keep_data, run_parts
+from tubes.memory.port import MemoryPort, keep_data, run_parts
 from tubes.values.batch import Batch, mark_all_finished, tasks_by_id
 from tubes.values.codecs import encode
 from tubes.values.lane import LaneInfo, check_lane_limits, lane_of
@@ -51,7 +51,7 @@ _RELAYED: Final = 250
 _BURIED: Final = Filters(State.BURIED, None, None, None, None, None, 0, False, None)
 
 
-class CallPort(Port[F]):
+class CallPort(MemoryPort[F]):
     """A port with all methods."""
 
     # -- batches -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tubes.backend.port import ConnectionBase, check_session_uuid
 from tubes.drivers.driver import check_tube_name
@@ -20,7 +20,7 @@ from tubes.drivers.options import flag, micros
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
 from tubes.memory import selecting
 from tubes.memory.port import run_parts
-from tubes.memory.quick import port_of
+from tubes.memory.quick import make_port
 from tubes.memory.store import MemorySession
 from tubes.values.codecs import JsonCodec
 from tubes.values.overview import exact_names, match_names
@@ -33,14 +33,12 @@ if TYPE_CHECKING:
     from tubes.backend.interface import ApiKind, IfExists, Options
     from tubes.drivers.driver import Driver
     from tubes.memory.calls import CallPort
-    from tubes.memory.shared_tube import SharedTube
+    from tubes.memory.shared_tube import MemoryTube
     from tubes.memory.store import MemoryStore
     from tubes.values.overview import Overview
 
-    MemoryPort: TypeAlias = CallPort
 
-
-class Connection(ConnectionBase):
+class MemoryConnection(ConnectionBase):
     """One connection of a `Queue` to a store."""
 
     store: MemoryStore
@@ -50,7 +48,7 @@ class Connection(ConnectionBase):
         self.store = store
         self._lease: Final = lease
         self.api = api
-        self._ports: Final[dict[SharedTube, MemoryPort]] = {}
+        self._ports: Final[dict[MemoryTube, CallPort]] = {}
         while not self._start_session():  # The last session of the namespace has just ended.
             self.store = self.store.current()  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -68,7 +66,7 @@ class Connection(ConnectionBase):
 
     def sibling(
         self, api: ApiKind | None = None, namespace: str | None = None, session_ttl: float | None = None
-    ) -> Connection:
+    ) -> MemoryConnection:
         """Open another connection, with its own session; the defaults are those of this connection."""
         self.check()
         lease = self._lease if session_ttl is None else micros("session_ttl", session_ttl)
@@ -80,12 +78,12 @@ class Connection(ConnectionBase):
         self.check()
         self.store.registry.register(driver)
 
-    def find(self, name: str) -> MemoryPort:
+    def find(self, name: str) -> CallPort:
         """Return the port of an existing tube."""
         self.check()
         return self._port(self.store.find(check_tube_name(name)))
 
-    def _port(self, shared: SharedTube) -> MemoryPort:
+    def _port(self, shared: MemoryTube) -> CallPort:
         """Return this connection's port for a tube, made on first use. The tube may have been dropped by now."""
         self.store.lock.acquire()
         try:
@@ -93,7 +91,7 @@ class Connection(ConnectionBase):
                 raise self.closed()
             if self.store.shared_tubes.get(shared.name) is not shared:
                 raise TubeNotFound(name=shared.name)
-            port: MemoryPort | None = self._ports.get(shared)
+            port: CallPort | None = self._ports.get(shared)
             if port is None:
                 port = self.make_port(shared)
                 shared.ports.add(port)
@@ -102,15 +100,15 @@ class Connection(ConnectionBase):
         finally:
             self.store.lock.token[0] = True
 
-    def make_port(self, shared: SharedTube) -> MemoryPort:
+    def make_port(self, shared: MemoryTube) -> CallPort:
         """Make the port for a tube. Under the lock."""
-        port: MemoryPort = port_of(self, shared, self.session.hold(shared))
+        port: CallPort = make_port(self, shared, self.session.hold(shared))
         port.kind, port.tube = self.api.task, self.api.tube(port)
         return port
 
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
-    ) -> MemoryPort:
+    ) -> CallPort:
         """Return the port of a new tube, or of the existing one if `if_exists` allows it."""
         self.check()
         name = check_tube_name(name)
@@ -121,18 +119,18 @@ class Connection(ConnectionBase):
                 if if_exists == "update":
                     altered: Any = port.tube._port.alter(shared.driver.fill(options))
                     if asyncio.iscoroutine(altered):
-                        return cast("MemoryPort", _port_after(altered, port))
+                        return cast("CallPort", _port_after(altered, port))
                 return port
 
     def micros(self) -> int:
         """Return the time of the store's clock."""
         return self.store.clock.micros()
 
-    def open_replies(self, name: str) -> MemoryPort:
+    def open_replies(self, name: str) -> CallPort:
         """Return the port of a new hidden fifo."""
         return self._port(self.store.create(name, "fifo", "raise", True, {}))
 
-    def open_hidden(self, name: str, driver: str, idle: float, kept: bool) -> MemoryPort:
+    def open_hidden(self, name: str, driver: str, idle: float, kept: bool) -> CallPort:
         """Return the port of a hidden tube of the library. Its data is JSON if the store encodes data.
 
         `kept`: a store in a folder keeps it in its file.
@@ -141,12 +139,12 @@ class Connection(ConnectionBase):
         shared = self.store.create(name, driver, "same", not kept, {})
         return self._port(shared).use_codec(JsonCodec())
 
-    def find_replies(self, name: str) -> MemoryPort:
+    def find_replies(self, name: str) -> CallPort:
         """Return the port of a caller's reply tube. Raises `TubeNotFound` once the caller has stopped waiting."""
         self.check()
         return self._port(self.store.find(name))
 
-    def forget(self, shared: SharedTube) -> None:
+    def forget(self, shared: MemoryTube) -> None:
         """Forget a dropped tube. Under the lock."""
         self._ports.pop(shared, None)
 
@@ -177,7 +175,7 @@ class Connection(ConnectionBase):
             seen: list[Overview] = []
             ages, lanes = list[float](), Counter[str]()
 
-            def look(now: int, shared: SharedTube = shared, seen: list[Overview] = seen) -> None:
+            def look(now: int, shared: MemoryTube = shared, seen: list[Overview] = seen) -> None:
                 sessions = sum(shared in session.holds for session in self.store.sessions.values())
                 seen.append(shared.overview(now, sessions))
 
@@ -300,7 +298,7 @@ class Connection(ConnectionBase):
         self.session.call_soon()
 
 
-async def _port_after(altered: Awaitable[object], port: MemoryPort) -> MemoryPort:
+async def _port_after(altered: Awaitable[object], port: CallPort) -> CallPort:
     await altered
     return port
 

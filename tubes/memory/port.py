@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tubes.backend.waiters import Waiter
     from tubes.drivers.done import Done
     from tubes.drivers.entry import Hold
-    from tubes.memory.shared_tube import SharedTube
+    from tubes.memory.shared_tube import MemoryTube
     from tubes.memory.store import MemoryStore
 
 T = TypeVar("T")
@@ -38,15 +38,15 @@ class PortConnection(AnyConnection, Protocol):
 
     @property
     def store(self) -> MemoryStore: ...
-    def forget(self, shared: SharedTube, /) -> None:
+    def forget(self, shared: MemoryTube, /) -> None:
         """Forget a dropped tube. Under the lock."""
         ...
 
 
-class Port(PortBase[F]):
+class MemoryPort(PortBase[F]):
     """The methods of one connection on one tube. Each is atomic."""
 
-    def __init__(self, connection: PortConnection, shared: SharedTube, hold: Hold) -> None:
+    def __init__(self, connection: PortConnection, shared: MemoryTube, hold: Hold) -> None:
         super().__init__(shared.driver, connection.store.codec)
         self.connection: Final = connection
         self.shared: Final = shared
@@ -90,7 +90,7 @@ class Port(PortBase[F]):
 
     # -- the methods of inner loops ----------------------------------------------------------------------------------
     # They do not use `_do`, which would take 1.3 to 1.8 times as long.
-    # An interrupt may come at any moment: see `SharedTube.repair`.
+    # An interrupt may come at any moment: see `MemoryTube.repair`.
 
     def put(
         self,

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tubes.backend.interface import Options
     from tubes.drivers.entry import Hold
     from tubes.memory.port import PortConnection
-    from tubes.memory.shared_tube import SharedTube
+    from tubes.memory.shared_tube import MemoryTube
 
 _READY, _TAKEN, _DONE = State.READY, State.TAKEN, State.DONE
 
 
-def port_of(connection: PortConnection, shared: SharedTube, hold: Hold) -> CallPort:
+def make_port(connection: PortConnection, shared: MemoryTube, hold: Hold) -> CallPort:
     """Make the port of a connection on a tube: a quick one if the tube has plain tasks."""
     if shared.engine.plain and connection.store.codec is None:
         return QuickPort(connection, shared, hold)

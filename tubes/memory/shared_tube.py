@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tubes.memory.lock import Lock
 
 
-class Port(Protocol):
+class ListeningPort(Protocol):
     """The part of a connection's port that the tube uses."""
 
     #: Makes the error for a dropped tube or a closed queue; None while the port works.
@@ -50,7 +50,7 @@ class Port(Protocol):
     def show(self, entry: Entry | Done, /) -> TaskView: ...
 
 
-class SharedTube:
+class MemoryTube:
     """One tube of a store: its tasks, its waiters and its listeners."""
 
     def __init__(self, clock: Clock, lock: Lock, engine: Engine) -> None:
@@ -68,9 +68,9 @@ class SharedTube:
         #: Waiters for the end of a task, by its id; then the ids that may have ended, with their records if kept.
         self.end_waiters: Final[dict[int, OrderedDict[Waiter, None]]] = {}
         self._ended: Final[deque[tuple[int, Done | None]]] = deque()
-        self.ports: Final[WeakSet[Port]] = WeakSet()
+        self.ports: Final[WeakSet[ListeningPort]] = WeakSet()
         #: Ports with a listener, in the order in which the listeners were set.
-        self.listeners: Final[WeakKeyDictionary[Port, None]] = WeakKeyDictionary()
+        self.listeners: Final[WeakKeyDictionary[ListeningPort, None]] = WeakKeyDictionary()
         self.events: Final[deque[tuple[Listener, TaskView, str]]] = deque()
         #: True if `queue.tubes()` lists the tube: it is not one of the library's own.
         self.is_listed: Final = RESERVED.fullmatch(engine.name) is None
@@ -85,7 +85,7 @@ class SharedTube:
         #: While a done task is put again: the new id and the old one, which a repair forgets if the new task exists.
         self.pending_again: tuple[int, int] | None = None
         #: While tasks move to another tube: both tubes, the first new id, and the old ids.
-        self.pending_move: tuple[SharedTube, SharedTube, int, list[int]] | None = None
+        self.pending_move: tuple[MemoryTube, MemoryTube, int, list[int]] | None = None
         #: Makes the error for a dropped tube; None while the tube exists.
         self.closed_error: Callable[[], TubesError] | None = None
         self._is_dropped = False
@@ -167,7 +167,7 @@ class SharedTube:
         self.notify_listeners()
         return has_more
 
-    def commit_both(self, other: SharedTube, now: int) -> None:
+    def commit_both(self, other: MemoryTube, now: int) -> None:
         """Write the changes of both tubes, all or none, if the store is kept in a folder. Under the lock."""
 
     def _serve_end_waiters(self) -> None:
@@ -313,7 +313,7 @@ class SharedTube:
             if entry.take <= 0 and entry.state in (State.READY, State.DELAYED):
                 self.engine.unput(now, entry)
 
-    def _end_move(self, now: int, source: SharedTube, destination: SharedTube, first: int, moved: list[int]) -> None:
+    def _end_move(self, now: int, source: MemoryTube, destination: MemoryTube, first: int, moved: list[int]) -> None:
         """End an interrupted move: tasks that have reached the other tube leave this one, the others stay."""
         for shared in (source, destination):
             shared.rebuild(now)
@@ -349,7 +349,7 @@ class SharedTube:
             self._lock.token[0] = True
         self.notify_listeners()
 
-    def listen(self, port: Port, callback: Listener | None) -> Listener | None:
+    def listen(self, port: ListeningPort, callback: Listener | None) -> Listener | None:
         """Set or remove a port's listener; return the previous one. Under the lock."""
         before, port.listener = port.listener, callback
         self.listeners.pop(port, None)

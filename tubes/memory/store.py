@@ -21,7 +21,7 @@ from tubes.drivers.registry import Registry
 from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, drop_reset_options
 from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
 from tubes.memory.lock import Lock
-from tubes.memory.shared_tube import SharedTube
+from tubes.memory.shared_tube import MemoryTube
 from tubes.values.codecs import are_same_codecs
 from tubes.values.codecs import find as find_codec
 
@@ -42,7 +42,7 @@ class MemorySession:
         self.members = 0
         #: True from the moment when it ends until `end` has released its tasks.
         self.is_ending = False
-        self.holds: Final[dict[SharedTube, Hold]] = {}
+        self.holds: Final[dict[MemoryTube, Hold]] = {}
         #: The session outlives a lost last connection by this many microseconds; `join` sets it.
         self.lease = 0
         #: One item per lost connection. Finalizers append to it, since they must not acquire the lock.
@@ -52,7 +52,7 @@ class MemorySession:
         self._alarm: Final = Alarm(store.clock, self._fire)
         self._call: Final = Alarm(store.clock, self._fire)
 
-    def hold(self, shared: SharedTube) -> Hold:
+    def hold(self, shared: MemoryTube) -> Hold:
         """Return the tasks of a tube that this session holds."""
         hold = self.holds.get(shared)
         if hold is None:
@@ -129,7 +129,7 @@ class MemorySession:
         deque(self.end(), maxlen=0)
 
 
-def _release_some(shared: SharedTube, hold: Hold, ids: Iterator[int], now: int) -> bool:
+def _release_some(shared: MemoryTube, hold: Hold, ids: Iterator[int], now: int) -> bool:
     """Release the next tasks of an ended session; return True if it has more."""
     has_more = shared.engine.close_hold(now, hold, [*islice(ids, DUE_PART)] or None)
     shared.serve(now)
@@ -158,7 +158,7 @@ class MemoryStore:
         self.lock: Final = Lock()
         #: True if this is the copy, in a forked process, of a store that belongs to the parent.
         self.forked = False
-        self.shared_tubes: Final[dict[str, SharedTube]] = {}
+        self.shared_tubes: Final[dict[str, MemoryTube]] = {}
         self.sessions: Final[dict[str, MemorySession]] = {}
         _stores.add(self)
 
@@ -200,7 +200,7 @@ class MemoryStore:
 
     def create(
         self, name: str, driver: str | Driver, if_exists: IfExists, temporary: bool, options: Options
-    ) -> SharedTube:
+    ) -> MemoryTube:
         """Return a new tube, or the existing one if `if_exists` allows it. The caller updates its options."""
         flag("temporary", temporary)
         if not isinstance(driver, Driver):
@@ -223,11 +223,11 @@ class MemoryStore:
         finally:
             self.lock.token[0] = True
 
-    def make_tube(self, name: str, driver: Driver, options: Options, temporary: bool) -> SharedTube:
+    def make_tube(self, name: str, driver: Driver, options: Options, temporary: bool) -> MemoryTube:
         """Make a tube from checked options. Under the lock."""
-        return SharedTube(self.clock, self.lock, Engine(name, driver, options))
+        return MemoryTube(self.clock, self.lock, Engine(name, driver, options))
 
-    def remove_tube(self, shared: SharedTube) -> None:
+    def remove_tube(self, shared: MemoryTube) -> None:
         """Remove a dropped tube. Under the lock."""
         del self.shared_tubes[shared.name]
 
@@ -256,7 +256,7 @@ class MemoryStore:
             raise TubeExists(name=tube, why=f"with driver {shared.driver.name!r}, not {name!r}")
         return self.registry.find(name)
 
-    def find(self, name: str) -> SharedTube:
+    def find(self, name: str) -> MemoryTube:
         """Find a tube by its name."""
         self.lock.acquire()
         try:
