@@ -914,7 +914,7 @@ class Engine:
         entry.until = now + delay
         self._prolong(now, entry, delay)
 
-    def untake(self, now: int, entry: Entry) -> None:
+    def undo_take(self, now: int, entry: Entry) -> None:
         """Undo a take whose caller did not get the task.
 
         An interrupted call may be repeated: the number of the take is negative once its attempt is undone. The take may
@@ -929,16 +929,16 @@ class Engine:
         if entry.state is _TAKEN:
             if not self._ends_taken:
                 self._note_late(now, entry)
-            self._go(entry, "untake")
+            self._go(entry, "undo_take")
 
-    def unput(self, now: int, entry: Entry) -> None:
+    def undo_put(self, now: int, entry: Entry) -> None:
         """Undo a put whose caller did not get its result.
 
         A put that has replaced another task is not undone, since that task no longer exists.
         """
         if entry.extras is None or entry.extras.key_effect != REPLACED:
             self._leave_key(now, entry, remember=False)
-            self._go(entry, "unput")
+            self._go(entry, "undo_put")
 
     def touch(self, now: int, entry: Entry, span: int) -> None:
         """Extend the ttr and the ttl of a held task, now and for later takes."""

@@ -104,9 +104,9 @@ MOVES: Final[dict[str, dict[State | None, Move]]] = {
     # The last attempt has failed.
     "release_last": {_T: Move(_BURIED, "bury", ("release", "bury"))},
     # Undo a take whose caller left before it got the task.
-    "untake": {_T: Move(_R, "release", ("take",), -1)},
+    "undo_take": {_T: Move(_R, "release", ("take",), -1)},
     # Undo a put whose caller left before it got the result.
-    "unput": {state: Move(_DONE, "delete", ("put",), -1) for state in (_R, _DELAYED)},
+    "undo_put": {state: Move(_DONE, "delete", ("put",), -1) for state in (_R, _DELAYED)},
     "bury": {state: Move(_BURIED, "bury", ("bury",)) for state in (_R, _T, _DELAYED)},
     "kick": {state: Move(_R, "kick", ("kick",)) for state in (_BURIED, _DELAYED)},
     "delete": {state: Move(_DONE, "delete", ("delete",)) for state in (_R, _T, _BURIED, _DELAYED)},

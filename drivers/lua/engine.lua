@@ -47,9 +47,9 @@ local MOVES = {
   -- The last attempt has failed.
   release_last = from('t', '!', 'bury', { 'release', 'bury' }),
   -- Undo a take whose caller left before it got the task.
-  untake = from('t', 'r', 'release', { 'take' }, -1),
+  undo_take = from('t', 'r', 'release', { 'take' }, -1),
   -- Undo a put whose caller left before it got the result.
-  unput = from('r ~', '-', 'delete', { 'put' }, -1),
+  undo_put = from('r ~', '-', 'delete', { 'put' }, -1),
   bury = from('r t ~', '!', 'bury', { 'bury' }),
   kick = from('! ~', 'r', 'kick', { 'kick' }),
   delete = from('r t ! ~', '-', 'delete', { 'delete' }),
@@ -114,7 +114,7 @@ local function enter(task, was, to, order, name)
     Pending.delete(K.tasks, task.id)
     if plan.lane and Call.counts_lanes() then Lanes.subtract(Lanes.name_of(task), 1) end
     if task.key then Keys.leave(task) end
-    if task.keep_done and name ~= 'unput' then Done.add(task, sub(name, 1, 1)) end
+    if task.keep_done and name ~= 'undo_put' then Done.add(task, sub(name, 1, 1)) end
   elseif to == 't' then
     if was == 'r' then
       if task.attempts < MOST_ATTEMPTS then task.attempts = task.attempts + 1 end
@@ -325,13 +325,13 @@ end
 -- Undo puts whose caller left before the reply arrived, except for tasks that were taken since.
 -- ARGV  6… for each task its id, and 'c' and the moment of its put
 -- reply  nothing
-function Engine.unput(args)
+function Engine.undo_put(args)
   for n = 6, #args, 2 do
     if Call.is_spent() then return Call.stop_early() end
     local task = Entry.find_expected(args[n], args[n + 1])
     if task and not task.replaces and task.attempts == 0 and (task.state == 'r' or task.state == '~') then
       task.key_ttl = nil
-      move(task, 'unput')
+      move(task, 'undo_put')
     end
   end
 end
@@ -427,13 +427,13 @@ end
 local function undo_take(task)
   Bucket.undo_start(task)
   task.attempts, task.undone = task.attempts - 1, true
-  move(task, 'untake')
+  move(task, 'undo_take')
 end
 
 -- Undo takes whose caller left before it received the tasks.
 -- ARGV  6… for each task its id and the number of the take
 -- reply  nothing
-function Engine.untake(args)
+function Engine.undo_take(args)
   local undone
   for n = 6, #args, 2 do
     if Call.is_spent() then return Call.stop_early() end

@@ -43,8 +43,8 @@ local LIST = {
   { 'cancel', Engine.cancel, 'bytes', 'replays once', 'next' },
   { 'update', Engine.update, 'bytes', 'replays once', 'next' },
   { 'act_some', Engine.act_some, 'bytes', 'replays once', 'next' },
-  { 'untake', Engine.untake, 'none', 'replays held', 'takes' },
-  { 'unput', Engine.unput, 'none', 'held', 'next' },
+  { 'undo_take', Engine.undo_take, 'none', 'replays held', 'takes' },
+  { 'undo_put', Engine.undo_put, 'none', 'held', 'next' },
   { 'disarm', Engine.disarm, 'none', 'replays held', 'takes' },
   { 'forget_key', Keys.forget_key, 'bytes', 'replays', '' },
   -- Many tasks.

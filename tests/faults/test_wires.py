@@ -444,7 +444,7 @@ def test_task_taken_again_is_not_given_back_twice(proxied_url: str, proxy: Proxy
 
         Between(proxy, take)
         channel = ThreadChannel(port.connection.store.server)
-        run(port.undo("untake", first.id, first._take), channel.call)
+        run(port.undo("undo_take", first.id, first._take), channel.call)
         channel.close()
         assert again[0][2] == first.attempts
         assert tube.statistics().tasks["taken"] == 1

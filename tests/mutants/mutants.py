@@ -259,7 +259,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _of("tests/api/test_keys.py", "known_keys_share_a_bucket_and_expire_in_their_own_order"),
     ),
     Mutant(
-        "untake does not take back its count",
+        "undone take does not take back its count",
         "drivers/moves.py",
         'Move(_R, "release", ("take",), -1)',
         'Move(_R, "release", ("take",), 0)',
@@ -669,7 +669,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "task of a waiter that has gone stays taken",
         "tubes/memory/shared_tube.py",
-        "                    if not self.wake_waiter(waiter):\n                        engine.untake(now, entry)\n",
+        "                    if not self.wake_waiter(waiter):\n                        engine.undo_take(now, entry)\n",
         "                    self.wake_waiter(waiter)\n",
         ("tests/api/test_waiting.py",),
     ),
@@ -683,7 +683,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "interrupted take is not undone",
         "tubes/memory/shared_tube.py",
-        "                self.engine.untake(now, entry)\n            self._undo_puts(",
+        "                self.engine.undo_take(now, entry)\n            self._undo_puts(",
         "                pass\n            self._undo_puts(",
         _of("tests/memory/test_interrupts.py", "interrupted_take_has_no_effect"),
     ),

@@ -102,7 +102,7 @@ def test_a_put_that_has_replaced_a_task_is_not_undone(repeater: Repeater) -> Non
     second, *_, fourth = tube.put_many([tubes.Item(n, key=key, on_duplicate="replace") for n, key in enumerate("kll")])
     other = tube.put("other", key="o")
     for task in (first, second, fourth, other):
-        repeater.port.connection.run(repeater.port.undo("unput", task.id, task_codec.put_of(task)))
+        repeater.port.connection.run(repeater.port.undo("undo_put", task.id, task_codec.put_of(task)))
     assert [tube.peek(task).key for task in (second, fourth)] == ["k", "l"]
     assert tube.statistics().tasks["total"] == 2
 
@@ -113,7 +113,7 @@ def test_put_whose_task_was_taken_meanwhile_is_not_undone(repeater: Repeater) ->
         taken = other.tube("t").take(0)
         assert taken is not None
         taken.release()
-    repeater.port.connection.run(repeater.port.undo("unput", task.id, task_codec.put_of(task)))
+    repeater.port.connection.run(repeater.port.undo("undo_put", task.id, task_codec.put_of(task)))
     assert repeater.tube.peek(task).state == "ready"
 
 
@@ -182,7 +182,7 @@ def test_undone_take_gives_back_the_start_of_its_lane(url: str) -> None:
         tube.put("x", utube="x")
         task, port = tube.take(timeout=0), port_of(tube)
         assert task is not None
-        port.connection.run(port.undo("untake", task.id, task._take))
+        port.connection.run(port.undo("undo_take", task.id, task._take))
         again = tube.take(timeout=0)
         assert again is not None
         assert again.attempts == 1

@@ -353,7 +353,7 @@ def test_calls_handle_a_bounded_number_of_bytes(client: Any, server: LocalServer
         taken = tube.take_many(20)
         port = tube._port
         words = [word for task in taken for word in (task.id, task._take)]
-        check(lambda: port.connection.run(port.undo("untake", *words)), ready=20)
+        check(lambda: port.connection.run(port.undo("undo_take", *words)), ready=20)
         taken = tube.take_many(20)
         check(lambda: results.append(tube.ack_many(taken)))
         check(lambda: results.append(tube.delete_many([*all_true])))
@@ -396,7 +396,7 @@ def test_takes_are_undone_in_parts(client: Any, queue: tubes.Queue, driver: str)
     taken = tube.take_many(600)
     port = tube._port
     words = [word for task in taken for word in (task.id, task._take)]
-    scripts, _ = work(client, lambda: port.connection.run(port.undo("untake", *words)))
+    scripts, _ = work(client, lambda: port.connection.run(port.undo("undo_take", *words)))
     assert scripts >= 12
     assert [task.attempts for task in tube.take_many(600)] == [1] * 600
 

@@ -16,7 +16,7 @@ _PAGE: Final = Path(__file__).parent.parent.parent / "docs" / "howto" / "permiss
 #: The functions of every session, and the functions that open, create and find tubes.
 _TUBES: Final = ("tube_names", "describe", "tube_drivers")
 _SESSION: Final = ("open", "heartbeat", "leave", "tick", "wake_at_due", "wake", "damage", *_TUBES)
-_PUTS: Final = ("put", "put_many", "put_keyed", "put_limited", "upload_words", "unput")
+_PUTS: Final = ("put", "put_many", "put_keyed", "put_limited", "upload_words", "undo_put")
 _TAKES: Final = (
     *(
         "take",
@@ -25,7 +25,7 @@ _TAKES: Final = (
         "take_task",
         "set_ttr",
         "next",
-        "untake",
+        "undo_take",
         "disarm",
         "peek",
         "ack",

@@ -127,7 +127,7 @@ class QuickPort(CallPort[F]):
         engine.busy = take + 1
         is_awake = shared.wake_waiter(waiter)
         if not is_awake:
-            engine.untake(now, entry)
+            engine.undo_take(now, entry)
         del take_waiters[waiter]
         owner.waiters.discard(waiter)
         return is_awake

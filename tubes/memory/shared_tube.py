@@ -133,7 +133,7 @@ class MemoryTube:
                     waiter.result = snapshot(owner.kind, owner.tube, entry, engine.has_deadlines)
                     self.engine.busy = engine.next_take  # A repair does not undo the take: the waiter has got it.
                     if not self.wake_waiter(waiter):
-                        engine.untake(now, entry)
+                        engine.undo_take(now, entry)
                 del take_waiters[waiter]
                 owner.waiters.discard(waiter)
             if engine.timers.soonest > now and not (self.put_waiters and self._next_putter(now)):
@@ -268,7 +268,7 @@ class MemoryTube:
                 self._end_move(now, *self.pending_move)
             self.rebuild(now)
             for entry in [entry for entry in self.engine.tasks.values() if abs(entry.take) >= self.engine.busy]:
-                self.engine.untake(now, entry)
+                self.engine.undo_take(now, entry)
             self._undo_puts(now, self.putting, self.engine.next_id)
             if self.pending_again is not None and self.pending_again[0] in self.engine.tasks:
                 old = self.pending_again[1]
@@ -311,7 +311,7 @@ class MemoryTube:
         tasks = self.engine.tasks
         for entry in [tasks[id] for id in range(first, end) if id in tasks] if first >= 0 else ():
             if entry.take <= 0 and entry.state in (State.READY, State.DELAYED):
-                self.engine.unput(now, entry)
+                self.engine.undo_put(now, entry)
 
     def _end_move(self, now: int, source: MemoryTube, destination: MemoryTube, first: int, moved: list[int]) -> None:
         """End an interrupted move: tasks that have reached the other tube leave this one, the others stay."""
@@ -470,7 +470,7 @@ class MemoryTube:
             if is_put:
                 self._undo_puts(now, task.id, task.id + 1)
             elif abs(entry.take) == task._take:
-                self.engine.untake(now, entry)
+                self.engine.undo_take(now, entry)
 
     def dismiss(self, waiters: set[Waiter], error: Callable[[], TubesError]) -> None:
         """End the waits of these waiters with an error. Under the lock."""

@@ -379,16 +379,16 @@ class RedisPort(PortBase[F]):
         call.begin(AHEAD)  # From now on the call can be cancelled by its number.
         return call
 
-    def untake(self, reply: Reply) -> None:
+    def undo_take(self, reply: Reply) -> None:
         """Give back a task that was taken for a caller that is gone."""
         if type(reply) is bytes:
             id, _, _, take, _, _ = task_codec.parse(reply)
-            self.connection.store.later(lambda: self.undo("untake", id, take))
+            self.connection.store.later(lambda: self.undo("undo_take", id, take))
 
     def undo_next(self, reply: Reply) -> None:
         """Give back the task that `next` took for a caller that is gone."""
         if type(reply) is bytes and len(reply) > 1:
-            self.untake(reply[1:])
+            self.undo_take(reply[1:])
 
     def undo(self, name: str, *args: Word, slot: str | None = None, session: TubeSession | None = None) -> Flow[None]:
         """Undo a call whose caller is gone, even if the queue is closed or the tube dropped.

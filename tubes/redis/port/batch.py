@@ -231,13 +231,13 @@ def take_many(port: RedisPort[F], limit: int, span: int | None = None) -> Flow[l
             wanted = min(limit - len(tasks), TAKES)
             name, words = ("take_many", (wanted,)) if span is None else ("take_for", (wanted, span))
             reply = yield from port.run_script(
-                name, words, undo=lambda reply: _untake_later(port, _takes_of_reply(reply))
+                name, words, undo=lambda reply: _undo_takes_later(port, _takes_of_reply(reply))
             )
             found = list_of(reply)
             tasks += show_many(port, found)
             more = bool(found) and (len(list_of(found[5])) == wanted or bool(found[3]))
     except BaseException:
-        port.connection.undos.append((_untake_tasks, port, tasks, reply))
+        port.connection.undos.append((_undo_takes, port, tasks, reply))
         port.connection.run_undos()
         raise
     return tasks
@@ -256,17 +256,17 @@ def show_many(port: RedisPort[F], reply: list[Reply]) -> list[F]:
     return task_codec.make_taken_tasks(port.kind, port.tube, number_of(reply[4]), ids, attempts, moments, raws)
 
 
-def _untake_tasks(port: RedisPort[F], tasks: list[F], reply: Reply) -> None:
+def _undo_takes(port: RedisPort[F], tasks: list[F], reply: Reply) -> None:
     """Give back `tasks` and the tasks in the last reply, which may overlap."""
-    _untake_later(port, {**_takes_of_reply(reply), **{task.id: task._take for task in tasks}})
+    _undo_takes_later(port, {**_takes_of_reply(reply), **{task.id: task._take for task in tasks}})
 
 
-def _untake_later(port: RedisPort[F], taken: dict[int, int]) -> None:
+def _undo_takes_later(port: RedisPort[F], taken: dict[int, int]) -> None:
     """Undo takes. `taken`: their numbers by the ids of the tasks."""
     takes = list(reversed(taken.items()))  # Each task returns to the front, so the last one goes first.
     for first in range(0, len(takes), TAKES):
         words = [word for take in takes[first : first + TAKES] for word in take]
-        port.connection.store.later(lambda words=words: port.undo("untake", *words))  # type: ignore[misc]
+        port.connection.store.later(lambda words=words: port.undo("undo_take", *words))  # type: ignore[misc]
 
 
 def ack_many(port: RedisPort[F], tasks: object) -> dict[int, bool]:

@@ -178,7 +178,7 @@ class ThreadPort(TubePort[F]):
         reply: Reply = None
         try:
             reply = self._channel.exchange(
-                self.shared.key, head, tail, _TAKE_REPLY, packed.repeat_call, "take", (), self.untake
+                self.shared.key, head, tail, _TAKE_REPLY, packed.repeat_call, "take", (), self.undo_take
             )
             if type(reply) is bytes:
                 return self.decode(task_codec.parse(reply))
@@ -189,7 +189,7 @@ class ThreadPort(TubePort[F]):
         except TubesError:  # An unreadable task stays taken: after a release it would be the first task again.
             raise
         except BaseException:  # After an interrupt the caller does not get the task.
-            self._channel.undos.append((self.untake, reply))
+            self._channel.undos.append((self.undo_take, reply))
             self._channel.run_undos()
             raise
         return super().take()

@@ -261,7 +261,7 @@ def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statist
     """
     total, taken, buried, counts, _, paused, *kept = list_of(reply)
     total, taken, buried = map(number_of, (total, taken, buried))
-    puts, takes, acks, delayed, *others, unputs = (number_of(count or 0) for count in list_of(counts))
+    puts, takes, acks, delayed, *others, undone_puts = (number_of(count or 0) for count in list_of(counts))
     calls = dict(zip(_CALLS, others, strict=True))
     tasks = {
         "ready": total - taken - buried - delayed,
@@ -271,7 +271,7 @@ def statistics_of(reply: Reply, waiting: int, now: int | None = None) -> Statist
         "done": acks + calls["delete"],
         "total": total,
     }
-    first = {"put": puts + unputs, "take": takes, "ack": acks}
+    first = {"put": puts + undone_puts, "take": takes, "ack": acks}
     ends = None if paused is None else NEVER if float(bytes_of(paused)) == FOR_EVER else int(float(bytes_of(paused)))
     if ends is not None and now is not None and ends <= now:
         ends = None

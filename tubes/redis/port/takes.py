@@ -23,7 +23,7 @@ def take(port: RedisPort[F]) -> Flow[F | None]:
     while port.may_serve_waiters and shared.queue.has_unserved():
         if not (yield from shared.serving.serve_one()):
             return None
-    reply = yield from port.run_script("take", undo=port.untake)
+    reply = yield from port.run_script("take", undo=port.undo_take)
     return port.decode(task_codec.parse(reply)) if type(reply) is bytes else None
 
 
@@ -33,7 +33,7 @@ def take_task(port: RedisPort[F], task: object, span: int | None) -> Flow[F | No
     if span is not None:
         port.require_option("ttr")
     decode, words, _ = port.task_request(task, "" if span is None else span, looks=True)
-    reply = yield from port.run_script("take_task", words, undo=lambda reply: port.untake(reply or None))
+    reply = yield from port.run_script("take_task", words, undo=lambda reply: port.undo_take(reply or None))
     return decode(reply) if reply else None
 
 

@@ -135,7 +135,7 @@ class Serving:
     def hand_out(self, ahead: TakeAhead, parsed: Parsed) -> Flow[None]:
         """Give a task that was taken ahead to the first waiter of its session, or back to the tube if there is none."""
         if not self._queue.give_ahead(ahead, _make_result(ahead.port, parsed)):
-            yield from ahead.port.undo("untake", parsed[0], parsed[3], slot=AHEAD, session=ahead.call.session)
+            yield from ahead.port.undo("undo_take", parsed[0], parsed[3], slot=AHEAD, session=ahead.call.session)
 
     def _serve_take(self) -> Flow[int | None]:
         """Serve the first waiter for a task; return None, or the next due time (0: none) if no task was available."""
@@ -146,7 +146,7 @@ class Serving:
 
         def undo(reply: Reply) -> None:
             if waiter.result is PENDING and type(reply) is bytes:
-                port.untake(reply[task_codec.OUTLOOK :])
+                port.undo_take(reply[task_codec.OUTLOOK :])
 
         try:
             reply = yield from port.take_waiting(self._queue.count(), waiter.span, undo)
@@ -158,7 +158,7 @@ class Serving:
         if isinstance(reply, int):
             return reply
         if not self._queue.give(waiter, _make_result(port, reply)):
-            yield from port.undo("untake", reply[0], reply[3], slot=SERVING)
+            yield from port.undo("undo_take", reply[0], reply[3], slot=SERVING)
         return None
 
     def _serve_put(self, full: set[object]) -> Flow[bool]:
@@ -207,8 +207,8 @@ def words_to_undo(waiter: Waiter, result: TaskView | Sequence[TaskView]) -> tupl
     """Return the function that undoes a waiter's result, and its arguments: the last task comes first."""
     tasks = [result] if isinstance(result, TaskView) else [*reversed(result)]
     if waiter.request is None:
-        return "untake", [word for task in tasks for word in (task.id, task._take)]
-    return "unput", [word for task in tasks if task.created_now for word in (task.id, task_codec.put_of(task))]
+        return "undo_take", [word for task in tasks for word in (task.id, task._take)]
+    return "undo_put", [word for task in tasks if task.created_now for word in (task.id, task_codec.put_of(task))]
 
 
 class WaitLoop:
