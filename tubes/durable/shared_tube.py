@@ -37,8 +37,7 @@ _DEFERRED_BATCH: Final = 500
 class DurableTube(MemoryTube):
     """A tube of a durable store.
 
-    Every critical section ends with `end_section`, which here calls `serve` even without waiters: it commits, and wakes
-    the served waiters only after that, so that no caller gets a result that may be lost.
+    Served waiters are woken only after the commit, so that no caller gets a result that may be lost.
     """
 
     engine: JournaledEngine  # type: ignore[misc]
@@ -64,6 +63,7 @@ class DurableTube(MemoryTube):
 
     @override
     def serve(self, now: int) -> bool:
+        """Serve waiters if there are any, commit, and wake the served ones. Every critical section ends with it."""
         files, engine = self._files, self.engine
         commit_first = bool(self.put_waiters)  # Commit the call first, so that it is not undone with a waiting put.
         has_call_changes, is_behind = True, False
@@ -72,21 +72,14 @@ class DurableTube(MemoryTube):
             if (has_waiters or engine.listener or engine.timers.soonest <= now) and not commit_first:
                 has_call_changes = self.journal.has_changes
                 is_behind = super().serve(now)
-            if files.reserve is not None and files.reserve.missing:
-                self.journal.request_cleanup()
             try:
-                files.write(self.journal.commit, now)
+                self.commit(now)
             except StoreFull as error:
                 if self._undo(error):
                     continue
                 if has_call_changes:
                     raise
                 return is_behind  # The served waiters wait again.
-            if engine.deferred.tasks or engine.deferred.done:
-                self._write_deferred(now)
-            if self._new_events:
-                self.events.extend(self._new_events)
-                self._new_events.clear()
             if commit_first:
                 commit_first = False
                 continue
@@ -100,6 +93,17 @@ class DurableTube(MemoryTube):
             if self._wake_served():
                 return is_behind
         return False
+
+    def commit(self, now: int) -> None:
+        """Write the changes of the critical section, and release its events. Under the lock."""
+        if self._files.reserve is not None and self._files.reserve.missing:
+            self.journal.request_cleanup()
+        self._files.write(self.journal.commit, now)
+        if self.engine.deferred.tasks or self.engine.deferred.done:
+            self._write_deferred(now)
+        if self._new_events:
+            self.events.extend(self._new_events)
+            self._new_events.clear()
 
     @override
     def commit_both(self, other: MemoryTube, now: int) -> None:
