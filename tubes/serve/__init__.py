@@ -24,7 +24,7 @@ To mount another API, add a folder here whose `__init__.py` has a function
 
     def routes(service: Service) -> list[BaseRoute]:
 
-It returns Starlette routes with complete paths. Add a line for it to `_build_routes` in `app.py`, and another one if it
+It returns Starlette routes with complete paths. Add a line for it to `App` in `app.py`, and another one if it
 has routes for the listener of `--admin`. Background work (a worker, for example) is an async context manager; append it
 to `Service.background`. Every route can rely on this:
 

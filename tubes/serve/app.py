@@ -16,11 +16,10 @@ from starlette.types import Receive, Scope, Send
 
 from tubes import __version__
 from tubes.aio import AsyncQueue
-from tubes.serve import native
+from tubes.serve import lmstfy, native
 from tubes.serve import ui as pages
 from tubes.serve.access import Access, OwnPages
 from tubes.serve.bodies import Bodies, json_reply
-from tubes.serve.lmstfy import Lmstfy
 from tubes.serve.metrics import Metrics
 from tubes.serve.service import Limits, Service
 from tubes.serve.tokens import Tokens
@@ -28,19 +27,6 @@ from tubes.serve.tokens import Tokens
 if TYPE_CHECKING:
     from tubes.serve.later import Callbacks
     from tubes.serve.pushes import Pushes
-
-
-def _build_routes(
-    service: Service, metrics: Metrics, callbacks: Callbacks | None, *, ui: bool
-) -> tuple[list[BaseRoute], list[BaseRoute]]:
-    """Return the routes of the public listener, most used first, and the routes of the administration listener."""
-    lmstfy = Lmstfy(service, metrics, __version__)
-    health_routes = _health_routes(service, __version__)
-    public = [*native.routes(service), *lmstfy.routes, *_later_routes(service, callbacks), *health_routes]
-    public.append(Route("/metrics", metrics.show))
-    if ui:
-        public += pages.routes()
-    return public, [*lmstfy.admin_routes, *health_routes]
 
 
 def _later_routes(service: Service, callbacks: Callbacks | None) -> list[BaseRoute]:
@@ -67,9 +53,19 @@ class App:
         ui: bool,
     ) -> None:
         self.service: Final = service
-        write = None if access_log is None else _make_switchable(service, access_log)
+
+        def write(line: str) -> None:
+            if access_log is not None and service.logs_requests:  # Administrators can switch it off.
+                access_log(line)
+
+        log = None if access_log is None else write
+        service.logs_requests = None if access_log is None else True
         metrics = Metrics(service)
-        public, admin = _build_routes(service, metrics, callbacks, ui=ui)
+        lmstfy_routes, lmstfy_admin_routes = lmstfy.routes(service, metrics, __version__)
+        health_routes = _health_routes(service)
+        # Most used first, since routes are tried in this order.
+        public = [*native.routes(service), *lmstfy_routes, *_later_routes(service, callbacks), *health_routes]
+        public += [Route("/metrics", metrics.show), *(pages.routes() if ui else ())]
         metrics.set_routes(public)
         if pushes is not None:
             service.background.append(lambda: pushes.run(service.namespaces.root))
@@ -78,8 +74,8 @@ class App:
         router = make_router(public, service)
         # With tokens each request has a secret that no other page knows.
         app = OwnPages(router) if service.tokens is None else router
-        self._app: Final = Access(app, write, bodies, metrics.record)
-        self.admin: Final = Access(make_router(admin, None), write, bodies)
+        self._app: Final = Access(app, log, bodies, metrics.record)
+        self.admin: Final = Access(make_router([*lmstfy_admin_routes, *health_routes], None), log, bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -116,12 +112,6 @@ def create_app(
     return App(Service(queue, tokens, limits or Limits(), history=history), access_log, callbacks, pushes, ui=ui)
 
 
-def _make_switchable(service: Service, write: Callable[[str], object]) -> Callable[[str], object]:
-    """Return an access log that administrators can switch off."""
-    service.logs_requests = True
-    return lambda line: write(line) if service.logs_requests else None
-
-
 def make_router(routes: list[BaseRoute], service: Service | None) -> Router:
     @asynccontextmanager
     async def lifespan(app: object) -> AsyncGenerator[None]:
@@ -144,7 +134,7 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
 _PING_TIMEOUT: Final = 2.0
 
 
-def _health_routes(service: Service, version: str) -> list[BaseRoute]:
+def _health_routes(service: Service) -> list[BaseRoute]:
     """Return the routes for monitoring. They require no token."""
 
     async def live(request: Request) -> Response:
@@ -165,7 +155,7 @@ def _health_routes(service: Service, version: str) -> list[BaseRoute]:
         return json_reply({"status": "ready"})
 
     async def show_version(request: Request) -> Response:
-        return json_reply({"version": version})
+        return json_reply({"version": __version__})
 
     return [
         Route("/health/live", live, name="live"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from tubes.aio import AsyncTube
 from tubes.errors import CodecError, Facts
 from tubes.serve.namespaces import Namespace, limit_time, scan_tasks
+from tubes.serve.problems import may_have_changed
 from tubes.serve.tokens import Token
 
 if TYPE_CHECKING:
@@ -71,6 +72,18 @@ async def record(
     except Exception as error:
         _log.warning("the audit of namespace %s lacks a change, %s: %s", namespace, action, error)
     service.recent.forget(namespace)
+
+
+@asynccontextmanager
+async def recorded(record_change: Callable[..., Awaitable[None]]) -> AsyncGenerator[None]:
+    """Call `record_change` after a block; with `is_certain=False` if it fails, but may have changed something."""
+    try:
+        yield
+    except Exception as error:
+        if may_have_changed(error):
+            await record_change(is_certain=False)
+        raise
+    await record_change()
 
 
 async def _put(space: Namespace, change: Facts) -> None:

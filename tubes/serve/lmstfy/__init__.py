@@ -10,11 +10,9 @@ from functools import partial
 from typing import Final
 
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
 
-from tubes.serve.access import REPLY_TO_ERROR
 from tubes.serve.lmstfy import admin, dead_letters, jobs
-from tubes.serve.lmstfy.calls import Endpoint, Handler, error_reply, not_found
+from tubes.serve.lmstfy.calls import Endpoint, Handler
 from tubes.serve.lmstfy.metrics import Metrics as LmstfyMetrics
 from tubes.serve.metrics import Metrics
 from tubes.serve.service import Service
@@ -42,24 +40,12 @@ _HANDLERS: Final[dict[str, dict[str, tuple[Handler, str]]]] = {
 _COUNTED: Final = {"": {"PUT": 201, "GET": 200}, "/bulk": {"PUT": 201}}
 
 
-class Lmstfy:
-    """lmstfy's API of a service: the routes for clients and for administrators."""
-
-    def __init__(self, service: Service, service_metrics: Metrics, version: str) -> None:
-        metrics = LmstfyMetrics()
-        self.routes: Final[list[BaseRoute]] = [
-            *(
-                Route(_QUEUE + path, Endpoint(service, metrics, _QUEUE + path, handlers, _COUNTED.get(path)))
-                for path, handlers in _HANDLERS.items()
-            ),
-            Route("/api/{rest:path}", _NotFound()),
-        ]
-        self.admin_routes: Final[list[BaseRoute]] = admin.routes(service, metrics, service_metrics, version)
-
-
-class _NotFound:
-    """Reply 404 to paths that lmstfy does not have."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[REPLY_TO_ERROR] = error_reply
-        raise not_found()
+def routes(service: Service, service_metrics: Metrics, version: str) -> tuple[list[BaseRoute], list[BaseRoute]]:
+    """Return the routes for clients and the routes for administrators."""
+    metrics = LmstfyMetrics()
+    public: list[BaseRoute] = [
+        Route(_QUEUE + path, Endpoint(service, metrics, _QUEUE + path, handlers, _COUNTED.get(path)))
+        for path, handlers in _HANDLERS.items()
+    ]
+    public.append(Route("/api/{rest:path}", Endpoint(service, metrics, "", {})))  # It replies 404.
+    return public, admin.routes(service, metrics, service_metrics, version)

@@ -18,11 +18,11 @@ from tubes.aio import AsyncTask, AsyncTube
 from tubes.drivers.options import MAX_COUNT
 from tubes.errors import TubeExists, TubeNotFound, TubesError
 from tubes.serve.access import CLIENT_CLOSED, REPLY_TO_ERROR, is_from_browser, notes_of
-from tubes.serve.audit import record
+from tubes.serve.audit import record, recorded
 from tubes.serve.bodies import json_reply, read_body
 from tubes.serve.lmstfy.metrics import POOL, Metrics
 from tubes.serve.namespaces import Namespace, Value
-from tubes.serve.problems import ClientDisconnected, may_have_changed, status_of
+from tubes.serve.problems import ClientDisconnected, status_of
 from tubes.serve.service import BaseCall, Service
 from tubes.serve.tokens import ANONYMOUS, Token
 
@@ -232,16 +232,10 @@ class Endpoint:
         status = self._counted_statuses.get(scope["method"])
         with self._service.admit(token), space.hold():
             if right == "manage":
-                action = f"lmstfy.{name_of(handler)}"
-                record_change = partial(record, self._service, space.name, token, action, tube=queues)
-                try:
-                    response = await handler(call)
-                except Exception as error:
-                    if may_have_changed(error):
-                        await record_change(arguments=call.arguments, is_certain=False)
-                    raise
-                await record_change(arguments=call.arguments)
-                return response
+                action, arguments = f"lmstfy.{name_of(handler)}", call.arguments
+                change = partial(record, self._service, space.name, token, action, tube=queues, arguments=arguments)
+                async with recorded(change):
+                    return await handler(call)
             if status is None or not token.rates:
                 return await handler(call)
             return await _handle_counted(call, right, handler, status)

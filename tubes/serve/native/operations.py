@@ -21,7 +21,6 @@ from tubes.serve.bodies import from_json, json_reply, parse_object, read_body
 from tubes.serve.namespaces import NO_NAMESPACE, Namespace
 from tubes.serve.native import schemas
 from tubes.serve.native.schemas import Fields, Schema
-from tubes.serve.problems import may_have_changed
 from tubes.serve.service import BaseCall, Service
 from tubes.serve.tokens import Token
 
@@ -198,21 +197,10 @@ class _Endpoint:
         call = Call(self._service, operation, token, space, scope, receive)
         if not operation.query:
             call.query()  # Refuse all query parameters.
-        # Requests without tokens are not counted.
-        with self._service.admit(token) if token.id else nullcontext():
-            space.users += 1
-            try:
-                try:
-                    response = _make_reply(await operation.handler(call))
-                except Exception as error:
-                    if operation.right == "manage" and may_have_changed(error):
-                        await call.changed(is_certain=False)
-                    raise
-                if operation.right == "manage":
-                    await call.changed()
-                await response(scope, receive, send)
-            finally:
-                space.users -= 1
+        with self._service.admit(token), space.hold():
+            async with audit.recorded(call.changed) if operation.right == "manage" else nullcontext():
+                response = _make_reply(await operation.handler(call))
+            await response(scope, receive, send)
 
 
 def _make_reply(result: object) -> Response:
