@@ -3,22 +3,9 @@
 The service is a layer over `tubes.aio` and stores no tasks itself. Modules here may import all of `tubes` except
 `tubes.cli`, `tests.contract` and `tubes.spark`; `tubes.cli.serve` is the command.
 
-- `app.py` builds the application; `service.py` has the state that all requests share; `server.py` runs the application
-  with uvicorn.
-- `namespaces.py` opens the queue and the tubes of each namespace; `polls.py` runs requests that wait for a task.
-- `sessions.py` keeps the sessions of clients; `events.py` sends changes of tasks to subscribed clients.
-- `tokens.py` defines tokens and their grants, and signs leases; `rates.py` their rate limits.
-- `history.py` samples the counts of tubes, for charts.
-- `recent.py` is a cache of expensive reads.
-- `audit.py` records who changed what, in a hidden tube of each namespace: `record`.
-- `problems.py` converts errors to replies; `bodies.py` reads bodies; `access.py` is the outermost layer, with request
-  ids and the access log, one line of JSON per request.
-- `metrics.py` counts the requests, and shows them and the tubes at `/metrics`.
-- `pushes.py` posts the tasks of tubes to URLs, and runs workers in the background.
-- `later/` is the API of btfak/later, mounted if callbacks are allowed.
-- `native/` is the API under `/v1`, with a file for each kind of resource. `operations.py` defines an operation.
-- `lmstfy/` is the API of lmstfy, under `/api`.
-- `ui/` has the files of the dashboard, served under `/ui/`. `mounted.py` is the dashboard as an application to mount.
+`server.py` runs the application with uvicorn, and `app.py` builds it; `access.py` is its outermost layer. `service.py`
+has the state that all requests share. `native/` is the API under `/v1`, `lmstfy/` that of lmstfy, and `later/` that of
+btfak/later. `ui/` has the files of the dashboard. The first line of each file says what it is for.
 
 To mount another API, add a folder here whose `__init__.py` has a function
 

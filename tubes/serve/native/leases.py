@@ -44,20 +44,22 @@ async def ack_leases(call: Call, texts: list[str], results: list[object] | None)
     if len(results) != len(leases):
         raise InvalidOption(option="results", value=f"{len(results)} results", rule="must be one for each lease")
     encoded = [_encode_result(result) for result in results]
-    return [await _ack_with(call, lease, result) for lease, result in zip(leases, encoded, strict=True)]
+    done = [True] * len(leases)
+    for number, (lease, result) in enumerate(zip(leases, encoded, strict=True)):
+        try:
+            await _ack(call, lease, result)
+        except (TaskNotTaken, TubeNotFound):
+            done[number] = False
+    return done
 
 
 def _encode_result(result: object) -> bytes | None:
     return None if result is None else encode_data(result)
 
 
-async def _ack_with(call: Call, lease: Lease, result: bytes | None) -> bool:
-    try:
-        await call.space.apply(lease.tube, lambda tube: tube.ack(lease, result))
-    except (TaskNotTaken, TubeNotFound):
-        return False
+async def _ack(call: Call, lease: Lease, result: bytes | None) -> None:
+    await call.space.apply(lease.tube, lambda tube: tube.ack(lease, result))
     call.service.ended_leases.publish(call.space.name, lease)
-    return True
 
 
 @operation(
@@ -66,9 +68,7 @@ async def _ack_with(call: Call, lease: Lease, result: bytes | None) -> bool:
 async def ack_one(call: Call) -> None:
     """Finish a task, with a result if it has `keep_done`. 409: the take has ended already."""
     lease = _lease(call, schemas.check(schemas.LEASE, "lease", call.path["lease"]))
-    result = _encode_result((await call.body()).get("result"))
-    await call.space.apply(lease.tube, lambda tube: tube.ack(lease, result))
-    call.service.ended_leases.publish(call.space.name, lease)
+    await _ack(call, lease, _encode_result((await call.body()).get("result")))
 
 
 @operation(
