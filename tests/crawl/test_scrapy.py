@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlparse
 
@@ -27,7 +28,7 @@ from tests.crawl.spiders import Urgent
 from tests.support.processes import ROOT, python
 from tubes.crawl.hosts import host_of
 from tubes.crawl.scrapy import Scheduler
-from tubes.testing import LocalServer
+from tubes.testing import LocalServer, ManualClock
 
 INTERVAL = 0.2
 
@@ -255,6 +256,66 @@ def test_page_is_buried_only_by_the_process_that_holds_it() -> None:
             assert scheduler._stats.get_value("tubes/lost") == 1
             assert (await held.ack()).state == "done"
 
+    asyncio.run(main())
+
+
+def test_task_is_acked_only_once_its_new_requests_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lose_connection(items: object, errors: str) -> None:
+        raise tubes.ConnectionLost(url="redis://", why="it is closed")
+
+    async def main() -> None:
+        async with tubes.aio.connect(codec="json") as queue:
+            scheduler: Any = Scheduler.from_crawler(get_crawler(settings_dict={"TUBES_URL": "memory://"}))
+            scheduler._spider, scheduler._tube = scrapy.Spider("any"), await queue.create_tube("pages", "utubettl")
+            put_many = scheduler._tube.put_many
+            await put_many([tubes.Item({"url": f"http://{name}.example/"}, utube=name) for name in "ab"])
+            earlier, later = await scheduler._tube.take_many(2)
+            scheduler._stored.append((earlier, None))
+            scheduler._ended.append((later, None))
+            scheduler.enqueue_request(scrapy.Request("http://b.example/new"))
+            monkeypatch.setattr(scheduler._tube, "put_many", lose_connection)
+            with pytest.raises(tubes.ConnectionLost):
+                await scheduler._write()
+            assert (earlier.state, later.state) == ("taken", "taken")
+            assert (await scheduler._tube.statistics()).tasks["taken"] == 1
+            monkeypatch.setattr(scheduler._tube, "put_many", put_many)
+            scheduler._write_event.set()
+            await scheduler._write()
+            tasks = (await scheduler._tube.statistics()).tasks
+            assert (tasks["ready"], tasks["taken"], tasks["done"]) == (1, 0, 2)
+            assert scheduler._is_written()
+
+    asyncio.run(main())
+
+
+def test_interval_from_the_start_counts_from_a_late_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        settings = {"TUBES_URL": "memory://", "TUBES_INTERVAL": 10.0, "TUBES_INTERVAL_FROM": "start"}
+        scheduler: Any = Scheduler.from_crawler(get_crawler(settings_dict=settings))
+        woken: list[None] = []
+        scheduler._spider, scheduler._wake = scrapy.Spider("any"), lambda: woken.append(None)
+        scheduler._engine = SimpleNamespace(downloader=SimpleNamespace(active=()))
+        async with tubes.aio.connect(codec="json", clock=clock) as queue:
+            scheduler._tube = await queue.create_tube("pages", "utubettl", interval=10, interval_from="take")
+            await scheduler._tube.put_many([tubes.Item({"url": f"http://a.example/{n}"}, utube="a") for n in range(2)])
+            assert await start(scheduler, after=3)
+            clock.advance(7)  # The interval of the tube is over.
+            assert not await start(scheduler)
+            clock.advance(3)
+            assert scheduler.next_request().url == "http://a.example/1"
+
+    async def start(scheduler: Any, after: float = 0) -> bool:
+        scheduler._take_event.set()
+        await scheduler._take()
+        clock.advance(after)
+        request = scheduler.next_request()
+        if request is not None:
+            scheduler._on_start(request)
+            await scheduler._held[request].ack()
+        return request is not None
+
+    clock = ManualClock()
+    monkeypatch.setattr("tubes.crawl.scrapy.monotonic", clock.now)
     asyncio.run(main())
 
 

@@ -7,9 +7,9 @@ Any number of processes may run the spider on the same tube; one request per hos
 lists the settings.
 
 How it works. Three loops run in parallel to the engine. `_write` stores the new requests of the spider, and then acks
-the requests that yielded them: if the process dies in between, they are repeated. `_take` waits for tasks, as many as
-the downloader has room for; it takes none in advance, since a taken task blocks its host. `_watch` checks whether the
-tube is empty: then the crawl is finished in all processes.
+the requests that yielded them: if the process dies in between, they are repeated. The acks travel with the next new
+requests. `_take` waits for tasks, as many as the downloader has room for; it takes none in advance, since a taken task
+blocks its host. `_watch` checks whether the tube is empty: then the crawl is finished in all processes.
 
 Scripts on a server, which pages share if they come together: `put_keyed` stores the new requests, `ack_many` acks,
 `wake_at_due` wakes a waiting process when the interval of a host ends (each waiting process may call it), `take` runs
@@ -25,8 +25,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import b85encode
-from collections import deque
 from collections.abc import Awaitable, Callable
+from heapq import heappop, heappush
+from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -97,16 +98,21 @@ class Scheduler(BaseScheduler):
         self._known_max = settings.getint("TUBES_KNOWN_MAX", 100_000)
         self._buries = settings.getbool("TUBES_BURY", True)
         self._limit = settings.getint("CONCURRENT_REQUESTS") or 1000  # 0: no limit
-        # Requests that are not stored yet, and finished tasks, with a reason if they must be buried.
+        # Requests that are not stored yet, and finished tasks, with a reason if they must be buried. Once the requests
+        # and the blocks of a finished task are stored, it moves to `_stored`.
         self._puts: list[tubes.Item] = []
         self._ended: list[tuple[tubes.AsyncTask, str | None]] = []
+        self._stored: list[tuple[tubes.AsyncTask, str | None]] = []
         # The monotonic end and the reason of each block, and each Crawl-delay, that are not in the tube yet, by lane.
         self._blocks: dict[str, tuple[float, str]] = {}
         self._delays: dict[str, float | None] = {}
         # The monotonic end of each block by the response to a request for robots.txt, by lane.
         self._robots_blocks: dict[str, float] = {}
-        # Taken tasks whose requests have not started, and tasks of running requests.
-        self._ready: deque[tuple[tubes.AsyncTask, Request]] = deque()
+        # Taken tasks whose requests have not started: a heap by the monotonic time of the start. Then the times of the
+        # last starts by lane, from the oldest to the newest, and the tasks of running requests.
+        self._ready: list[tuple[float, int, tubes.AsyncTask, Request]] = []
+        self._starts: dict[str, float] = {}
+        self._numbers = count()
         self._held: dict[Request, tubes.AsyncTask] = {}
         self._reasons: dict[Request, str] = {}
         # Keys that are in the tube, from the oldest to the newest.
@@ -129,7 +135,7 @@ class Scheduler(BaseScheduler):
         return deferred_from_coro(self._close())
 
     def has_pending_requests(self) -> bool:
-        return not self._is_broken and bool(not self._is_over or self._puts or self._ended or self._ready)
+        return not self._is_broken and bool(not self._is_over or self._ready or not self._is_written())
 
     def enqueue_request(self, request: Request) -> bool:
         """Queue a request for `_write`. Return False if it is already known, or cannot be stored."""
@@ -158,7 +164,11 @@ class Scheduler(BaseScheduler):
         self._take_event.set()
         if not self._ready:
             return None
-        task, request = self._ready.popleft()
+        wait = self._ready[0][0] - monotonic()
+        if wait > 0:
+            asyncio.get_running_loop().call_later(wait, self._wake)
+            return None
+        _, _, task, request = heappop(self._ready)
         self._held[request] = task
         return request
 
@@ -202,6 +212,8 @@ class Scheduler(BaseScheduler):
         connect(self._on_response, signals.response_downloaded)
         connect(self._on_error, signals.spider_error)
         connect(self._on_idle, signals.spider_idle)
+        if self._interval_from == "start":
+            connect(self._on_start, signals.request_reached_downloader)
         if hasattr(signals, "robots_parsed"):  # Scrapy 2.18
             connect(self._on_robots, signals.robots_parsed)
 
@@ -217,7 +229,7 @@ class Scheduler(BaseScheduler):
         self._write_event.set()
         await writer
         try:
-            for task, _ in self._ready:
+            for _, _, task, _ in self._ready:
                 await self._tube._decline(task, 0)
         except tubes.TubesError as error:
             _log.warning("Requests cannot be returned before the session ends: %s", error)
@@ -230,7 +242,7 @@ class Scheduler(BaseScheduler):
         while True:
             try:
                 await step()
-                if self._is_closing and not (self._puts or self._ended):
+                if self._is_closing and self._is_written():
                     return
             except Exception as error:
                 if self._is_closing or not isinstance(error, _TRANSIENT):
@@ -244,19 +256,36 @@ class Scheduler(BaseScheduler):
                 self._take_event.set()
 
     async def _write(self) -> None:
-        """Store new requests, then the blocks of hosts, then ack or bury the finished tasks."""
+        """Store new requests and the blocks of hosts; with the same message, ack or bury the tasks in `_stored`."""
         await self._write_event.wait()
         self._write_event.clear()
         puts, ended = self._puts[:], self._ended[:]
+        if puts or self._blocks or self._delays:
+            for error in await asyncio.gather(self._store(puts), self._finish(), return_exceptions=True):
+                if error is not None:
+                    raise error
+        self._stored += ended
+        del self._ended[: len(ended)]
+        if self._stored and not self._write_event.is_set():  # No new request to wait for.
+            await self._finish()
+
+    def _is_written(self) -> bool:
+        return not (self._puts or self._ended or self._stored)
+
+    async def _store(self, puts: list[tubes.Item]) -> None:
         if puts:
             await self._put(puts)
         if self._blocks or self._delays:
             await self._write_blocks()
-        if acked := [task for task, reason in ended if reason is None]:
+
+    async def _finish(self) -> None:
+        """Ack or bury the tasks in `_stored`."""
+        stored = self._stored[:]
+        if acked := [task for task, reason in stored if reason is None]:
             found = await self._tube.ack_many(acked)
             self._count("acked", sum(found.values()))
             self._count("lost", len(found) - sum(found.values()))
-        for task, reason in ended:
+        for task, reason in stored:
             if reason is not None:
                 try:  # Bury by the lease: another process may hold the task now.
                     await self._tube.bury(str(task.lease), reason)
@@ -264,7 +293,7 @@ class Scheduler(BaseScheduler):
                     self._count("lost")
                 else:
                     self._count("buried")
-        del self._ended[: len(ended)]
+        del self._stored[: len(stored)]
 
     async def _put(self, puts: list[tubes.Item]) -> None:
         """Put the first requests of the queue, and drop requests that the tube refuses."""
@@ -310,7 +339,9 @@ class Scheduler(BaseScheduler):
                 self._ended.append((task, reason_of(error)))
                 self._write_event.set()
             else:
-                self._ready.append((task, request))
+                # The tube counts the interval from the take, and the last request may have started late.
+                allowed = self._starts.get(str(task.utube), -self._interval) + self._interval
+                heappush(self._ready, (allowed, next(self._numbers), task, request))
         self._count("taken", len(tasks))
         self._wake()
 
@@ -320,7 +351,7 @@ class Scheduler(BaseScheduler):
         A waiting `join` would make each process receive the events of all requests.
         """
         await asyncio.sleep(_PAUSE)
-        is_idle = not (self._is_over or self._puts or self._ended or self._ready or self._held)
+        is_idle = self._is_written() and not (self._is_over or self._ready or self._held)
         if is_idle and await self._tube.join(0):
             self._is_over = True
             self._wake()
@@ -338,6 +369,14 @@ class Scheduler(BaseScheduler):
         if task is not None:
             self._ended.append((task, self._reasons.pop(request, None)))
             self._write_event.set()
+
+    def _on_start(self, request: Request) -> None:
+        task, now = self._held.get(request), monotonic()
+        if task is not None:
+            self._starts.pop(str(task.utube), None)
+            self._starts[str(task.utube)] = now
+            while next(iter(self._starts.values())) < now - self._interval:
+                del self._starts[next(iter(self._starts))]
 
     def _on_response(self, response: Response, request: Request) -> None:
         if response.status not in (429, 503):
