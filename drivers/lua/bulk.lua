@@ -236,7 +236,7 @@ function Bulk.stream_take(args)
   end
   local tasks, ids, attempts, _, _, stuck = Many.take_some(limit, room, true, true)
   if tasks then
-    if #tasks == 0 and stuck and not Call.pacing then return redis.error_reply('AGAIN call again') end
+    if #tasks == 0 and stuck and not Call.rate_limits then return redis.error_reply('AGAIN call again') end
     ids, attempts = {}, {}
     for n = 1, #tasks do ids[n], attempts[n] = tasks[n].id, tasks[n].attempts end
   end

@@ -47,7 +47,7 @@ Call.TUBE_GONE = 'TUBEGONE there is no such tube'
 Call.SESSION_GONE = 'SESSIONGONE its lease has ended'
 -- The keys of a tube in addition to its meta hash.
 Call.PARTS = {
-  'tasks', 'ready', 'taken', 'due', 'buried', 'back', 'offers', 'behind', 'lanes', 'rests', 'fill', 'crowded', 'keys',
+  'tasks', 'ready', 'taken', 'due', 'buried', 'back', 'offers', 'behind', 'lanes', 'cooldowns', 'fill', 'crowded', 'keys',
   'known', 'done', 'ended', 'leases', 'waiting', 'wanting', 'marker', 'room', 'sealed', 'broken',
 }
 
@@ -173,7 +173,7 @@ function Call.begin(method, key, args)
   -- Fields that this method does not read. They are false, not nil: Lua rehashes a table whose fields come and go.
   if Call.names ~= names then
     Call.names, Call.plan = names, plan
-    Call.loose, Call.pacing, Call.filled, Call.filling, Call.bucket = false, false, false, false, false
+    Call.strays, Call.rate_limits, Call.filled, Call.filling, Call.bucket = false, false, false, false, false
     Call.next, Call.takes, Call.acks, Call.lanes, Call.paused, Call.born = false, false, false, false, false, false
   end
   for n = 4, #names do Call[names[n]] = values[n + 2] end
@@ -214,7 +214,7 @@ end
 function Call.finish(stored)
   local values, args = Call.values, Call.args
   if values.gone then return end
-  if Call.waiting or Call.filling or Call.loose or Call.plan.idle then require('waiting').flush() end
+  if Call.waiting or Call.filling or Call.strays or Call.plan.idle then require('waiting').flush() end
   if not stored then return Call.write_changed() end
   if not values[2] then require('sessions').store_slot() end
   call('HSET', Call.key, args[3], args[4] .. ':' .. stored, unpack(Call.changed))

@@ -41,8 +41,8 @@ local function begin(args)
   Call.now, Call.args = Call.time(args[2]), args
   Call.soonest, Call.listening, Call.session, Call.filling = math.huge, false, -1, false
   local driver, options
-  driver, options, Call.born, Call.next, Call.lanes, Call.pacing, Call.filled, Call.loose = unpack(
-    call('HMGET', Call.key, 'driver', 'options', 'born', 'next', 'lanes', 'pacing', 'filled', 'loose'))
+  driver, options, Call.born, Call.next, Call.lanes, Call.rate_limits, Call.filled, Call.strays = unpack(
+    call('HMGET', Call.key, 'driver', 'options', 'born', 'next', 'lanes', 'rate_limits', 'filled', 'strays'))
   if not Call.born then return redis.error_reply(Call.TUBE_GONE) end
   Call.plan, Call.names, Call.values = Plan.of(driver, options), false, {}
 end
@@ -127,7 +127,7 @@ local function lane_of(name)
   if byte(record, 1) == 255 then
     -- The last field or the last eight may be missing.
     local count = select('#', cmsgpack.unpack(sub(record, 2)))
-    if not Call.pacing or (count ~= RateLimits.FEW and count < #RateLimits.FIELDS - 1) then return false end
+    if not Call.rate_limits or (count ~= RateLimits.FEW and count < #RateLimits.FIELDS - 1) then return false end
     for field, value in pairs(RateLimits.new()) do
       if type(rate[field]) ~= type(value) or rate[field] ~= rate[field] then return false end
     end
@@ -144,7 +144,7 @@ end
 
 -- True if a lane offers the correct task, and if a lane without an offer still needs its record.
 local function is_lane_right(name, rate)
-  if Call.pacing and rate.cooldown ~= tonumber(call('ZSCORE', Call.keys.rests, name) or 0) then return false end
+  if Call.rate_limits and rate.cooldown ~= tonumber(call('ZSCORE', Call.keys.cooldowns, name) or 0) then return false end
   local full = RateLimits.is_full(rate)
   local first = rate.key ~= '' and Lanes.next_in_lane(rate.key)
   if rate.head == '' then
@@ -163,8 +163,8 @@ local function repair_lane(name, taken, at)
   if lane_of(name) == false then call('HDEL', K.lanes, name) end
   local rate = Lanes.read_limited(name)
   rate.taken = taken or rate.taken
-  if Call.pacing then
-    if rate.cooldown > 0 then call('ZADD', K.rests, rate.cooldown, name) else call('ZREM', K.rests, name) end
+  if Call.rate_limits then
+    if rate.cooldown > 0 then call('ZADD', K.cooldowns, rate.cooldown, name) else call('ZREM', K.cooldowns, name) end
   end
   if not lane.key then
     Call.lanes = call('HINCRBY', Call.key, 'lanes', 1)
@@ -184,7 +184,7 @@ local function repair_lane(name, taken, at)
     call('ZREM', K.behind, lane.key .. first)
     first = Lanes.next_in_lane(lane.key)
   end
-  if Call.pacing then
+  if Call.rate_limits then
     Lanes.store_limited()
   elseif rate.taken > 0 then
     call('HSET', K.lanes, name, lane.key)
@@ -384,7 +384,7 @@ end
 check.offers = function(at) check_in_lane(at, at) end
 check.behind = function(entry) check_in_lane(entry, sub(entry, 6), sub(entry, 1, 5)) end
 
-function check.rests(name, moment)
+function check.cooldowns(name, moment)
   local about = lane_of(name)
   if (not about or about.cooldown ~= moment + 0) and note('lane', name) then
     call('ZREM', index, name)
@@ -393,9 +393,9 @@ function check.rests(name, moment)
 end
 
 function check.lanes(name, record)
-  if byte(record, 1) == 255 and not Call.pacing and note('field', 'pacing') then
-    Call.pacing = RateLimits.NONE
-    call('HSET', Call.key, 'pacing', Call.pacing)
+  if byte(record, 1) == 255 and not Call.rate_limits and note('field', 'rate_limits') then
+    Call.rate_limits = RateLimits.NONE
+    call('HSET', Call.key, 'rate_limits', Call.rate_limits)
   end
   local about = lane_of(name)
   if about == nil then return end
@@ -613,7 +613,7 @@ end
 -- The counters that change with each call that moves tasks.
 local COUNTERS = {
   'takes', 'acks', 'calls:release', 'calls:bury', 'calls:kick', 'calls:delete', 'calls:delay', 'calls:ttl', 'calls:ttr',
-  'calls:put', 'delayed', 'loose',
+  'calls:put', 'delayed', 'strays',
 }
 
 -- Check the counters of a tube, after all other checks.
@@ -633,13 +633,13 @@ function Checks.check_end(args)
     local right = 0
     if plan.timed then right = args[3] ~= '' and args[4] == stamp and tonumber(args[3]) or nil end
     if right and delayed ~= right and note('counter', 'delayed') then call('HSET', M, 'delayed', right) end
-    local loose = tonumber(Call.loose or 0)
+    local strays = tonumber(Call.strays or 0)
     if right then
       -- Entries of the list that are not ready tasks, and ready tasks that are not in the list.
       local stale = length - (tasks - taken - buried - right - back)
-      if loose ~= stale + back and note('counter', 'loose') then call('HSET', M, 'loose', stale + back) end
-    elseif (loose < back or loose > length + back) and note('counter', 'loose') then
-      call('HSET', M, 'loose', length + back)
+      if strays ~= stale + back and note('counter', 'strays') then call('HSET', M, 'strays', stale + back) end
+    elseif (strays < back or strays > length + back) and note('counter', 'strays') then
+      call('HSET', M, 'strays', length + back)
     end
   else
     local ready = plan.lane and call('ZCARD', K.offers) + call('ZCARD', K.behind) or call('ZCARD', K.ready)
@@ -652,7 +652,7 @@ function Checks.check_end(args)
   if soonest >= 1e18 then soonest = math.huge end
   local timers = { K.leases }
   if plan.timed then timers[2] = K.due end
-  if Call.pacing then timers[#timers + 1] = K.rests end
+  if Call.rate_limits then timers[#timers + 1] = K.cooldowns end
   for _, key in ipairs(timers) do
     soonest = math.min(soonest, tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or nil) or math.huge)
   end
@@ -740,7 +740,7 @@ function Checks.check_meta(args)
   end
   field('lanes', is_count, highest and format('%.0f', highest))
   field('capacity', is_count, args[4])
-  field('pacing', function(words)
+  field('rate_limits', function(words)
     return match(words, '^%d+ [%d%.e+-]+ %d+ [01] [01] ?%d*$')
   end, args[5] ~= '' and args[5] or nil)
   field('bucket', function(words)
@@ -752,7 +752,7 @@ function Checks.check_meta(args)
     -- A version of the options that no caller knows: all callers read the options again.
     call('HSET', M, 'listening', '0 ' .. args[9])
   end
-  for _, name in ipairs({ 'repace', 'rounds', 'sessions', 'calls:touch', unpack(COUNTERS) }) do field(name, is_count) end
+  for _, name in ipairs({ 'reapply', 'rounds', 'sessions', 'calls:touch', unpack(COUNTERS) }) do field(name, is_count) end
   for _, name in ipairs({ 'oldest', 'soonest', 'late', 'paused', 'waiting', 'filling' }) do field(name, is_moment) end
   return found
 end

@@ -103,7 +103,7 @@ local function leave(task, was, to, order)
   elseif was == '~' then
     Pending.increment(Call.key, 'delayed', -1)
   elseif was == 'r' then
-    if to ~= 't' then order.pull(task) elseif Call.pacing then Lanes.leave_head(was) end
+    if to ~= 't' then order.pull(task) elseif Call.rate_limits then Lanes.leave_head(was) end
   end
 end
 
@@ -214,7 +214,7 @@ Engine.add = add
 
 -- Start a ready task of a tube without limits of lanes: `take`.
 local function take(task, due)
-  if Call.pacing then return move(task, 'take', due) end
+  if Call.rate_limits then return move(task, 'take', due) end
   local plan = Call.plan
   task.state, task.take = 't', Call.take
   if task.attempts < MOST_ATTEMPTS then task.attempts = task.attempts + 1 end
@@ -227,7 +227,7 @@ end
 
 -- End a taken task of a tube without limits of lanes: `ack`.
 local function ack(task)
-  if Call.pacing then return move(task, 'ack') end
+  if Call.rate_limits then return move(task, 'ack') end
   local plan, K = Call.plan, Call.keys
   if plan.lane then
     Lanes.open(task, 't', '-')

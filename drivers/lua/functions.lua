@@ -77,7 +77,7 @@ local LIST = {
   { 'alter', Tube.alter, 'none', 'replays', '' },
   { 'pause', Tube.pause, 'bytes', 'replays', '' },
   { 'resume', Tube.resume, 'none', 'replays', '' },
-  { 'pace', Tube.pace, 'none', 'replays', '' },
+  { 'limit_lane', Tube.limit_lane, 'none', 'replays', '' },
   { 'restart_cooldowns', Tube.restart_cooldowns, 'number', '', '' },
   { 'trim_done', Done.trim_done, 'number', '', '' },
   { 'truncate', Tube.truncate, 'none', 'replays', 'next' },

@@ -85,7 +85,7 @@ end
 -- Read the lane of a task before a move from the state `was` to `to`.
 function Lanes.open(task, was, to)
   local name = task.lane or 'nil'
-  if Call.pacing then
+  if Call.rate_limits then
     local rate = Lanes.read_limited(name, to == 't')
     if was == 't' then
       rate.taken = rate.taken - 1
@@ -111,7 +111,7 @@ end
 
 -- Store the lane after a move.
 function Lanes.close(task, was, to)
-  if not Call.pacing then
+  if not Call.rate_limits then
     if to ~= 't' then Lanes.store(was == 'r' or was == 't') end
     return
   end
@@ -328,7 +328,7 @@ end
 -- Take `task`, which is ready in its lane, as if it were the head of the lane. False: no task of the lane may be taken.
 function Lanes.make_head(task)
   local K = Call.keys
-  if Call.pacing then
+  if Call.rate_limits then
     Lanes.read_limited(Lanes.name_of(task))
     if lane.full then return false end
   else
@@ -341,7 +341,7 @@ function Lanes.make_head(task)
   if lane.head ~= at then
     call('ZREM', K.behind, lane.key .. at)
     if lane.head then call('ZADD', K.behind, 0, lane.key .. lane.head) end
-    if not Call.pacing then call('HSET', K.lanes, lane.name, lane.key .. at) end
+    if not Call.rate_limits then call('HSET', K.lanes, lane.name, lane.key .. at) end
   end
   return true
 end
@@ -362,7 +362,7 @@ end
 
 -- Return the capacity of a lane; 0: unlimited.
 function Lanes.capacity_of(name)
-  if Call.pacing then
+  if Call.rate_limits then
     local record = Pending.get(Call.keys.lanes, name)
     if record and byte(record, 1) == 255 then
       local own = select(#RateLimits.FIELDS, cmsgpack.unpack(sub(record, 2)))

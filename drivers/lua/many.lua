@@ -170,7 +170,7 @@ function Many.put_many(args)
   end
   local created, id = pack('>I7', Call.now), Engine.next_id()
   if lanes then Lanes.add_counts(lanes.new) end
-  if Call.pacing or Call.listening then
+  if Call.rate_limits or Call.listening then
     Pending.run(put_each, words, at, size, id + 0, created)
   else
     put_together(words, at, size, id + 0, created)
@@ -532,12 +532,12 @@ end
 -- values are not needed. Return tasks; or nil and their ids, attempts, due times and values; and true if there are more,
 -- but they were not found yet.
 function Many.take_some(limit, room, leased, bare)
-  if Call.pacing then
+  if Call.rate_limits then
     local tasks, stuck = Pending.run(take_each, limit, room, nil, leased, MOST_LIMITED)
     return tasks, nil, nil, nil, nil, stuck
   end
   -- Released tasks are in ':back', not in the list: without strays no task was taken before.
-  local untaken = Call.plan.order == 'list' and (Call.loose or 0) + 0 == 0
+  local untaken = Call.plan.order == 'list' and (Call.strays or 0) + 0 == 0
   local ids, stuck, popped = Call.plan.index.pop_some(limit)
   if #ids == 0 then return {}, nil, nil, nil, nil, stuck end
   local is_done, tasks, taken, attempts, due_times, values, given =
@@ -693,7 +693,7 @@ end
 -- held, else '0', until the call is spent.
 function Many.ack_some(named, expected)
   local plan, done = Call.plan, {}
-  if Call.pacing or Call.listening or plan.keeps or (not plan.lane and call('EXISTS', Call.keys.keys) == 1) then
+  if Call.rate_limits or Call.listening or plan.keeps or (not plan.lane and call('EXISTS', Call.keys.keys) == 1) then
     return Pending.run(act_each, named, expected, function(task) Engine.move(task, 'ack') end)
   end
   local ids, first, text_of, lost = named, Call.session * Call.TAKES, {}, false

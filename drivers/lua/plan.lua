@@ -95,8 +95,8 @@ function Plan.fields_of(plan, method)
   local fields = plan.fields[method]
   if not fields then
     fields = { unpack(Plan.BASE_FIELDS) }
-    if plan.order == 'list' then fields[#fields + 1] = 'loose' end
-    if plan.lane then fields[#fields + 1], fields[#fields + 2], fields[#fields + 3] = 'pacing', 'filled', 'rounds' end
+    if plan.order == 'list' then fields[#fields + 1] = 'strays' end
+    if plan.lane then fields[#fields + 1], fields[#fields + 2], fields[#fields + 3] = 'rate_limits', 'filled', 'rounds' end
     if plan.bounded or plan.lane then fields[#fields + 1] = 'filling' end
     if plan.token > 0 then fields[#fields + 1] = 'bucket' end
     for _, name in ipairs(method.fields) do

@@ -1,9 +1,9 @@
 -- Rate limits of lanes and their turns in a round, as in rate_limits.py: for tubes that have or had such options. The
--- field `pacing` of the meta hash has the options of the tube: interval, jitter, max_in_flight, '1' for round-robin
+-- field `rate_limits` of the meta hash has the options of the tube: interval, jitter, max_in_flight, '1' for round-robin
 -- order, '1' if the interval counts from the end of a run as well, and the burst if it is not 1.
 --
 -- The record of a lane in ':lanes' then is byte 255, with which no lane number begins, and the fields of FIELDS. A lane
--- in cooldown or blocked is in ':rests' by the moment when that ends, its field `cooldown`, and offers no task. A lane
+-- in cooldown or blocked is in ':cooldowns' by the moment when that ends, its field `cooldown`, and offers no task. A lane
 -- that may start, but not with its full burst, is there by the moment when the burst is full; its field `free` is 1.
 local Call = require 'call'
 local Chance = require 'chance'
@@ -29,7 +29,7 @@ local limits = {}
 
 -- Return the limits of the tube.
 function RateLimits.of_tube()
-  local words = Call.pacing or RateLimits.NONE
+  local words = Call.rate_limits or RateLimits.NONE
   if limits.words ~= words then
     local interval, jitter, most, rounds, from, burst = string.match(words, '(%S+) (%S+) (%S+) (%S+) (%S+) ?(%S*)')
     limits = {
@@ -146,10 +146,10 @@ function RateLimits.apply(rate, name)
   -- A block that has ended must not return when the clock is set back.
   if moment <= now then moment, rate.blocked = rate.free == 1 and full or 0, 0 end
   if moment > 0 and moment ~= rate.cooldown then
-    Pending.add(Call.keys.rests, moment, name)
+    Pending.add(Call.keys.cooldowns, moment, name)
     Call.note_due(moment)
   elseif moment == 0 and rate.cooldown > 0 then
-    Pending.remove(Call.keys.rests, name)
+    Pending.remove(Call.keys.cooldowns, name)
   end
   rate.cooldown = moment
 end

@@ -310,7 +310,7 @@ function Reads.overview(args)
     if not driver then return call('EXISTS', key) == 1 and { 'it has no driver' } end
     return {
       driver, options, figures(paused, most),
-      call('ZCOUNT', K.leases, later, '+inf'), call('HLEN', K.lanes), call('ZCOUNT', K.rests, later, '+inf'),
+      call('ZCOUNT', K.leases, later, '+inf'), call('HLEN', K.lanes), call('ZCOUNT', K.cooldowns, later, '+inf'),
       call('ZRANGE', K.due, 0, 0, 'WITHSCORES')[2] or false,
     }
   end

@@ -70,7 +70,7 @@ Ready.allowed = allowed
 -- A list of ids, for drivers that order them by id ------------------------------------------------------------------
 
 -- ':ready' is a list of ids, to which a put appends. A released task goes to the sorted set ':back', which has its
--- place. An id may remain in the list after its task has left. The field `loose` counts the strays: these stale ids, and
+-- place. An id may remain in the list after its task has left. The field `strays` counts the strays: these stale ids, and
 -- the tasks in ':back'. While there are none, calls look for neither.
 local List = {}
 orders.list = List
@@ -79,11 +79,11 @@ orders.list = List
 local SKIPS = 1000
 
 local function strays()
-  return (Call.loose or 0) + 0
+  return (Call.strays or 0) + 0
 end
 
 local function add_strays(by)
-  Call.loose, Call.values.strays = call('HINCRBY', Call.key, 'loose', by), (Call.values.strays or 0) + by
+  Call.strays, Call.values.strays = call('HINCRBY', Call.key, 'strays', by), (Call.values.strays or 0) + by
 end
 
 List.strays = strays
@@ -140,9 +140,9 @@ end
 -- Pop the first task that may be taken and return its id. false: no task may be taken; nil: not found yet, because of
 -- too many stale ids.
 function List.pop()
-  local plan, loose = Call.plan, Call.loose
+  local plan, count = Call.plan, Call.strays
   if Call.paused and Call.is_paused() or (plan.token > 0 and Bucket.tokens() == 0) then return false end
-  if not loose or loose == '0' then return call(plan.newest_first and 'RPOP' or 'LPOP', Call.keys.ready) end
+  if not count or count == '0' then return call(plan.newest_first and 'RPOP' or 'LPOP', Call.keys.ready) end
   return pop_among_strays(nil, { left = SKIPS })
 end
 
@@ -197,7 +197,7 @@ function List.remove_stale(added)
     end
     left = left - #ids
   end
-  call('HINCRBY', Call.key, 'loose', by)
+  call('HINCRBY', Call.key, 'strays', by)
 end
 
 -- A sorted set of places -----------------------------------------------------------------------------------------------

@@ -205,9 +205,9 @@ local function create(args, born)
   -- The tube expires after `idle` milliseconds without a call.
   if o.idle then call('PEXPIRE', M, o.idle) end
   local rounds, from_end = o.order == 'round_robin' and 1 or 0, o.interval_from == 'ack' and 1 or 0
-  local pacing = format('%.0f %.17g %.0f %d %d', o.interval or 0, o.jitter or 0, o.max_in_flight or 1, rounds, from_end)
-  if pacing ~= RateLimits.NONE then
-    call('HSET', M, 'pacing', pacing .. (o.lane_burst and format(' %.0f', o.lane_burst) or ''))
+  local limits = format('%.0f %.17g %.0f %d %d', o.interval or 0, o.jitter or 0, o.max_in_flight or 1, rounds, from_end)
+  if limits ~= RateLimits.NONE then
+    call('HSET', M, 'rate_limits', limits .. (o.lane_burst and format(' %.0f', o.lane_burst) or ''))
   end
 end
 

@@ -1,5 +1,5 @@
 -- Due events, as in timers.py and `Engine.expire`: the ends of delays, ttr and ttl (':due'), of cooldowns and blocks of
--- lanes (':rests'), of the leases of sessions (':leases'), and of a pause.
+-- lanes (':cooldowns'), of the leases of sessions (':leases'), and of a pause.
 --
 -- They happen in the order of their moments, at most `plan.batch` per call, and until it is spent. Meanwhile `Call.now`
 -- is the moment of the current one. The field `soonest` of the meta hash is the first of all, so a call looks for due
@@ -38,9 +38,9 @@ end
 
 -- Process a part of what was changed for all lanes or tasks. Return true if there is more to do. The arguments are the
 -- fields of the meta hash of these names, or false.
-function Timers.process_part(repace, recount)
+function Timers.process_part(reapply, recount)
   local K, plan = Call.keys, Call.plan
-  return (Call.pacing and repace and process_page('repace', repace, K.lanes, plan.batch, apply_limits))
+  return (Call.rate_limits and reapply and process_page('reapply', reapply, K.lanes, plan.batch, apply_limits))
     or (plan.lane and recount and process_page('recount', recount, K.tasks, 500, count_in_lane))
 end
 
@@ -50,7 +50,7 @@ local COOLDOWNS = 500
 -- End cooldowns and blocks of these lanes; `found`: the name and the moment of each, in order. Return true if a lane has
 -- another cooldown or block that ends until `until_then`.
 local function end_each(found, until_then)
-  local rests, names, again = Call.keys.rests, {}, false
+  local cooldowns, names, again = Call.keys.cooldowns, {}, false
   for n = 1, #found, 2 do names[#names + 1] = found[n] end
   Pending.load_fields(Call.keys.lanes, names)
   for n = 1, #names do
@@ -59,8 +59,8 @@ local function end_each(found, until_then)
     local before = rate.cooldown
     RateLimits.apply(rate, names[n])
     if rate.cooldown == before then
-      -- An entry in ':rests' that differs from the lane's record would be found again and again.
-      if before > 0 then Pending.add(rests, before, names[n]) else Pending.remove(rests, names[n]) end
+      -- An entry in ':cooldowns' that differs from the lane's record would be found again and again.
+      if before > 0 then Pending.add(cooldowns, before, names[n]) else Pending.remove(cooldowns, names[n]) end
     end
     again = again or (rate.cooldown > 0 and rate.cooldown <= until_then)
     Lanes.store_limited()
@@ -71,7 +71,7 @@ end
 -- End cooldowns and blocks of lanes until a moment, at most `left`; return how many more this call may end.
 local function end_cooldowns(present, until_then, left)
   while left > 0 do
-    local found = call('ZRANGEBYSCORE', Call.keys.rests, '-inf', math.min(present, until_then), 'WITHSCORES', 'LIMIT', 0, left)
+    local found = call('ZRANGEBYSCORE', Call.keys.cooldowns, '-inf', math.min(present, until_then), 'WITHSCORES', 'LIMIT', 0, left)
     if #found == 0 then return left end
     left = left - #found / 2
     if not Pending.run(end_each, found, until_then) then return left end
@@ -95,8 +95,8 @@ local function set_soonest(soonest, pause)
   elseif pause and pause < 1e18 then
     soonest = math.min(soonest, pause)
   end
-  if Call.pacing then
-    local _, cooldown = first_of(Call.keys.rests)
+  if Call.rate_limits then
+    local _, cooldown = first_of(Call.keys.cooldowns)
     soonest = math.min(soonest, cooldown)
   end
   if Call.plan.token > 0 and Call.waiting then
@@ -123,9 +123,9 @@ end
 function Timers.process_due()
   local M, K, plan = Call.key, Call.keys, Call.plan
   local left, cooldowns, present = plan.batch, COOLDOWNS, Call.now
-  local damaged, repace, recount, late, paused = unpack(call('HMGET', M, 'damaged', 'repace', 'recount', 'late', 'paused'))
+  local damaged, reapply, recount, late, paused = unpack(call('HMGET', M, 'damaged', 'reapply', 'recount', 'late', 'paused'))
   if damaged then return redis.error_reply('DAMAGED a script was refused halfway') end
-  if Timers.process_part(repace, recount) then return refuse('AGAIN call again') end
+  if Timers.process_part(reapply, recount) then return refuse('AGAIN call again') end
   Call.now = 0
   -- A tube without times does not process ':due': entries there would be due for ever.
   local ended, member, due = 0, false, math.huge
@@ -138,7 +138,7 @@ function Timers.process_due()
     if plan.timed then member, due = first_of(K.due) end
     local moment = math.min(due, lease)
     if moment > present then break end
-    if Call.pacing then
+    if Call.rate_limits then
       cooldowns = end_cooldowns(present, moment, cooldowns)
       if cooldowns <= 0 then break end
     end
@@ -155,7 +155,7 @@ function Timers.process_due()
       Engine.time_out(unpack_struct('>I6', member), due)
     end
   end
-  if Call.pacing and left > 0 then cooldowns = end_cooldowns(present, present, cooldowns) end
+  if Call.rate_limits and left > 0 then cooldowns = end_cooldowns(present, present, cooldowns) end
   Call.now = present
   set_soonest(math.min(due, lease), tonumber(paused or nil))
   if left <= 0 or cooldowns <= 0 or Call.is_spent() then return refuse('AGAIN call again') end

@@ -10,11 +10,11 @@ local format = string.format
 
 local Tube = {}
 
--- Count the tasks of the lanes ('recount'), or apply changed limits to them ('repace'): a part now, and the others in the
+-- Count the tasks of the lanes ('recount'), or apply changed limits to them ('reapply'): a part now, and the others in the
 -- next calls (timers.lua).
 local function start_parts(field)
   call('HSET', Call.key, field, 0)
-  if require('timers').process_part(unpack(call('HMGET', Call.key, 'repace', 'recount'))) then
+  if require('timers').process_part(unpack(call('HMGET', Call.key, 'reapply', 'recount'))) then
     Call.set('soonest', 0)
   end
 end
@@ -37,10 +37,10 @@ function Tube.alter(args)
   if Call.plan.lane then
     if args[10] == '1' and not Call.counts_lanes() then Tube.count_lanes() end
     local limits = args[9] == '' and RateLimits.NONE or args[9]
-    if limits ~= (Call.pacing or RateLimits.NONE) then
-      call('HSET', Call.key, 'pacing', limits)
-      Call.pacing = limits
-      start_parts('repace')
+    if limits ~= (Call.rate_limits or RateLimits.NONE) then
+      call('HSET', Call.key, 'rate_limits', limits)
+      Call.rate_limits = limits
+      start_parts('reapply')
     end
   end
   -- The bucket keeps the time since it was empty. Callers may take sooner.
@@ -79,7 +79,7 @@ end
 --       10 its interval_from (0: take, 1: ack, -1: the tube's, '': unchanged),
 --       11 '1': keep a block that ends later, 12 its capacity (-1: the tube's, '': unchanged), 13 the reason of the block
 --       ('': none), 14 its burst (0: the tube's, '': unchanged)
-function Tube.pace(args)
+function Tube.limit_lane(args)
   local span, changes, limits = tonumber(args[7]), {}, RateLimits.new()
   for name, at in pairs({ interval = 8, most = 9, from = 10, capacity = 12, burst = 14 }) do
     changes[name] = tonumber(args[at] or '')
@@ -91,10 +91,10 @@ function Tube.pace(args)
     call('HSET', Call.key, 'filled', 1)
     Tube.count_lanes()
   end
-  if not is_limited and not Call.pacing then return nil, '' end
-  if not Call.pacing then
-    Call.pacing = RateLimits.NONE
-    call('HSET', Call.key, 'pacing', Call.pacing)
+  if not is_limited and not Call.rate_limits then return nil, '' end
+  if not Call.rate_limits then
+    Call.rate_limits = RateLimits.NONE
+    call('HSET', Call.key, 'rate_limits', Call.rate_limits)
   end
   Lanes.update(args[6], function(rate)
     if is_limited then rate.noted = 1 end
@@ -110,7 +110,7 @@ end
 -- ARGV  6 the cursor; 0: the beginning
 -- reply  the next cursor; 0: the end
 function Tube.restart_cooldowns(args)
-  if not Call.pacing then return 0 end
+  if not Call.rate_limits then return 0 end
   local page = call('HSCAN', Call.keys.lanes, args[6], 'COUNT', 50)
   for n = 1, #page[2], 2 do
     local rate = Lanes.read_limited(page[2][n])
@@ -125,11 +125,11 @@ end
 -- Remove all tasks at once. Counters and ids continue.
 function Tube.truncate()
   local K = Call.keys
-  call('UNLINK', K.tasks, K.ready, K.taken, K.due, K.buried, K.back, K.offers, K.behind, K.lanes, K.rests, K.keys, K.known,
+  call('UNLINK', K.tasks, K.ready, K.taken, K.due, K.buried, K.back, K.offers, K.behind, K.lanes, K.cooldowns, K.keys, K.known,
     K.fill, K.done, K.ended)
   if call('UNLINK', K.crowded) == 1 then Call.values.freed = true end
-  call('HDEL', Call.key, 'delayed', 'loose')
-  Call.loose = false
+  call('HDEL', Call.key, 'delayed', 'strays')
+  Call.strays = false
   call('HSET', Call.key, 'oldest', Call.next)
   if Call.listening then redis.pcall('PUBLISH', K.events, 'gone') end
   redis.pcall('PUBLISH', K.lost, '')

@@ -72,7 +72,7 @@ end
 function Waiting.flush()
   local plan, K = Call.plan, Call.keys
   local strays = Call.values.strays or 0
-  if Call.loose and Call.loose - strays >= 1000 then plan.index.remove_stale(strays) end
+  if Call.strays and Call.strays - strays >= 1000 then plan.index.remove_stale(strays) end
   if Call.waiting then
     local soonest = Call.soonest
     if has_ready() or (soonest and soonest < (tonumber(Call.values[3]) or math.huge)) then

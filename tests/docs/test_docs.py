@@ -180,10 +180,10 @@ def test_field_table_lists_all_fields_of_meta_hash(server: LocalServer) -> None:
     shapes |= {r"as\d+\.\d+\.[0-9a-f]{16}\.\w+\.\w+": "as<number>.<born>.<uuid>.<caller>.<slot>"}
     for shape, documented in shapes.items():
         fields = {documented if re.fullmatch(shape, field) else field for field in fields}
-    # `loose` is counted from the first task that comes back to its place, and not after a truncate; `oldest` is noted
-    # where more than a thousand tasks are looked at; `late` where a ttl has spared a taken task; `repace` and
+    # `strays` is counted from the first task that comes back to its place, and not after a truncate; `oldest` is noted
+    # where more than a thousand tasks are looked at; `late` where a ttl has spared a taken task; `reapply` and
     # `recount` go soon; `damaged` after a refused command.
-    assert cells("field of the meta hash") == fields | {"loose", "oldest", "late", "repace", "recount", "damaged"}
+    assert cells("field of the meta hash") == fields | {"strays", "oldest", "late", "reapply", "recount", "damaged"}
 
 
 @pytest.mark.parametrize("kept", [True, False])

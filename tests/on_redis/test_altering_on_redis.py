@@ -142,7 +142,7 @@ def test_alter_updates_many_lanes_in_parts(url: str, valkey: LocalServer) -> Non
         assert len(there.take_many(2 * count, timeout=0)) == count
         tube.alter(max_in_flight=2)
         client: Any = valkey.client()
-        assert not client.hexists(port_of(tube).shared.key, "repace")
+        assert not client.hexists(port_of(tube).shared.key, "reapply")
         assert len(there.take_many(2 * count, timeout=0)) == count
         tube.alter(max_in_flight=None, interval=1000)
         there.admin.release_all()

@@ -165,7 +165,7 @@ def _damage(patient: Patient) -> str:
     elif how == "add" and kind == b"list":
         client.lpush(key, rng.choice(["x", "3", "7", "999999", "-1", "01"]))
     elif how == "field":
-        name = rng.choice(["delayed", "loose", "oldest", "soonest", "next", "takes", "lanes", "pacing", "calls:put"])
+        name = rng.choice(["delayed", "strays", "oldest", "soonest", "next", "takes", "lanes", "rate_limits", "calls:put"])
         value = rng.choice([None, "", "x", "3", "-7", "1e300"])
         part = name
         if value is None or (name == "lanes" and value in ("3", "-7")):
@@ -295,7 +295,7 @@ def lose_count(patient: Patient) -> None:
     task = patient.tube.take(timeout=0)
     assert task is not None
     task.release()
-    patient.client.hset(patient.key, "loose", 0)
+    patient.client.hset(patient.key, "strays", 0)
 
 
 def mark_as_taken(patient: Patient) -> None:
@@ -350,7 +350,7 @@ DAMAGES = {
     "an id is listed twice": Damage(LISTS, "entry", lambda tube: tube.client.rpush(tube.key_of("ready"), "2")),
     "the list has an invalid id": Damage(LISTS, "entry", lambda tube: tube.client.lpush(tube.key_of("ready"), "x")),
     "the list is unordered": Damage(LISTS, "entry", swap),
-    "too many stale ids are counted": Damage(LISTS, "counter", write("", "loose", 30)),
+    "too many stale ids are counted": Damage(LISTS, "counter", write("", "strays", 30)),
     "returned tasks are not counted": Damage(LISTS, "counter", lose_count),
     "a ready task has lost its place": Damage(("rank",), "stranded", remove_first("ready")),
     "a buried task is in the ready index": Damage(
@@ -399,9 +399,9 @@ DAMAGES = {
     "a lane cannot be read": Damage(LANES, "lane+stranded+entry", write("lanes", "a", b"x")),
     "an available task is not offered": Damage(LANES, "lane+stranded", remove_first("offers")),
     "a waiting task of a lane is missing": Damage(LANES, "stranded", remove_first("behind")),
-    "a lane has an unknown cooldown": Damage(("rounds",), "lane", add("rests", "a", 1e18)),
+    "a lane has an unknown cooldown": Damage(("rounds",), "lane", add("cooldowns", "a", 1e18)),
     "the bucket of a rate is not a bucket": Damage(ALL, "field", write("", "bucket", "many")),
-    "the limits of lanes are missing": Damage(("rounds",), "field", forget("pacing")),
+    "the limits of lanes are missing": Damage(("rounds",), "field", forget("rate_limits")),
     "the creation time is missing": Damage(ALL, "field", forget("born")),
     "numbers of lanes are lost": Damage(LANES, "field", forget("lanes")),
     "numbers of lanes restart": Damage(LANES, "field", write("", "lanes", 0)),

@@ -164,8 +164,8 @@ def test_put_is_done_once_despite_a_foreign_error(url: str, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("driver", "options", "plant"),
     [
-        ("utubettl", {"interval": 0.5}, {"pacing": None}),
-        ("utube", {}, {"rests": "a"}),
+        ("utubettl", {"interval": 0.5}, {"rate_limits": None}),
+        ("utube", {}, {"cooldowns": "a"}),
         ("fifo", {}, {"due": "xxxxxx"}),
     ],
 )

@@ -44,7 +44,7 @@ DRIVERS: dict[str, tuple[str | Driver, dict[str, Any]]] = {
     "polite utube": ("utube", {"interval": 0.7, "jitter": 0.5}),
     "rounds": ("utube", {"order": "round_robin", "max_in_flight": 2}),
     "polite rounds": ("utubettl", {"order": "round_robin", "max_in_flight": 3, "interval": 0.3, "ttr": 1}),
-    "rests": ("utubettl", {"interval": 0.4, "interval_from": "ack", "max_in_flight": 2, "ttr": 1, "jitter": 0.5}),
+    "cooldowns": ("utubettl", {"interval": 0.4, "interval_from": "ack", "max_in_flight": 2, "ttr": 1, "jitter": 0.5}),
     "bursts": ("utubettl", {"lane_rate": 2, "lane_burst": 3, "max_in_flight": 2, "ttr": 1, "jitter": 0.5}),
     "lifo": (Driver("lifo", order="-id"), {}),
     "timed fifo": (Driver("timed", options={"ttl", "ttr", "delay"}), {}),

@@ -132,7 +132,7 @@ class Indexes:
         assert back <= self.ids_in("ready")
         assert self.ids_in("ready") <= back | listed.keys()
         stale = [id for id in listed if id not in self.ids_in("ready") or id in back]
-        assert int(self.meta.get("loose", 0)) == len(stale) + len(back)
+        assert int(self.meta.get("strays", 0)) == len(stale) + len(back)
 
     def _check_fill(self) -> None:
         """Check the counters of tasks in lanes with a capacity."""
@@ -144,7 +144,7 @@ class Indexes:
         offered, behind = self._ids(self.offers), self._ids(self.behind, 5)
         assert not offered & behind
         assert offered | behind == self.ids_in("ready")
-        if "pacing" in self.meta:
+        if "rate_limits" in self.meta:
             return  # The tasks alone do not determine the free lanes: `Tube.lanes` shows them.
         busy = {self.tasks[id].lane: id for id in self.ids_in("taken")}
         assert len(busy) == len(self.ids_in("taken"))

@@ -75,7 +75,7 @@ BYTES: Final = 2_000_000
 TAKES_WITH_LANES: Final = 100
 #: The keys of a tube in addition to its meta hash, as in `Call.PARTS`.
 PARTS: Final = (
-    *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes", "rests", "fill", "crowded"),
+    *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes", "cooldowns", "fill", "crowded"),
     *("keys", "known", "done", "ended"),
     *("leases", "waiting", "wanting", "marker", "room", "sealed", "broken"),
 )

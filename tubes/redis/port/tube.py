@@ -67,7 +67,7 @@ def block(port: RedisPort[F], lane: object, seconds: object, extend: object, rea
     """Stop a lane for `seconds`: its tasks cannot be taken."""
     name, span, extends = lane_of(port._driver, lane), micros("seconds", seconds), flag("extend", extend)
     why = encode_text(check_reason(reason) or "")
-    return port.call("pace", (_ignore, (encode_text(name), span, "", "", "", "1" if extends else "", "", why), None))
+    return port.call("limit_lane", (_ignore, (encode_text(name), span, "", "", "", "1" if extends else "", "", why), None))
 
 
 def configure(port: RedisPort[F], lane: object, limits: Options) -> None:
@@ -80,7 +80,7 @@ def configure(port: RedisPort[F], lane: object, limits: Options) -> None:
     ]
     *values, capacity, burst = limit_words
     words: tuple[Word, ...] = (encode_text(name), "", *values, "", capacity, "", burst)
-    return port.call("pace", (_ignore, words, None))
+    return port.call("limit_lane", (_ignore, words, None))
 
 
 def alter(port: RedisPort[F], changes: Options) -> None:
