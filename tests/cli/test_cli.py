@@ -23,6 +23,7 @@ from typer.testing import CliRunner, Result
 import tubes
 from tests.contract.bench import eventually
 from tests.support.rights import users_of
+from tests.support.taking import take_task
 from tubes.cli.app import app
 from tubes.cli.exits import Exit
 from tubes.cli.show import span
@@ -206,8 +207,7 @@ def test_done_tasks_and_their_results_are_shown(shell: Shell, queue: tubes.Queue
     tube = queue.create_tube("mail", keep_done=60)
     tube.put_many(["a", "b", "c"])
     for outcome in ({"sent": True}, "text"):
-        task = tube.take(0)
-        assert task is not None
+        task = take_task(tube)
         task.ack(outcome)
     assert shell.lines("result", "mail", 0) == ['{"sent": true}']
     peeked = shell("peek", "mail", "--state", "done").stdout.splitlines()
@@ -390,8 +390,7 @@ def test_ids_and_filters_are_not_combined(shell: Shell, dead_letters: tubes.Tube
 def test_cancelled_tasks_and_checkpoints_are_shown(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail")
     tube.put_many(range(3))
-    task = tube.take(timeout=0)
-    assert task is not None
+    task = take_task(tube)
     task.checkpoint({"row": 7}, progress=0.42, note="step 3 of 7")
     head, row, *_ = shell("peek", "mail").stdout.splitlines()
     assert (head.split()[-2:], "42 %  step 3 of 7" in row) == (["progress", "data"], True)

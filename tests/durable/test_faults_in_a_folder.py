@@ -22,6 +22,7 @@ import tubes
 from tests.durable.kills import Kills
 from tests.memory.test_interrupts import interrupt
 from tests.support.internals import port_of
+from tests.support.taking import take_task
 from tubes.drivers.invariants import check_engine
 from tubes.durable import database
 from tubes.errors import StoreFailed, StoreFull
@@ -96,8 +97,7 @@ def test_refused_put_leaves_a_taken_task_with_its_holder(tmp_path: Path) -> None
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "fifottl")
         tube.put("x")
-        taken = tube.take(0)
-        assert taken is not None
+        taken = take_task(tube)
         fill_disk(url, tube)
         with pytest.raises(StoreFull):
             tube.put_many(["y" * 500] * 200)
@@ -538,8 +538,7 @@ def test_interrupt_leaves_memory_and_file_consistent(tmp_path: Path, method: str
             tube.put("first", key="k", utube="a")
             tube.put_many(["second", "third"], utube="b")
             tube.bury(tube.put("buried").id)
-            task = tube.take(0)
-            assert task is not None
+            task = take_task(tube)
             is_interrupted = interrupt_at(line, lambda tube=tube, task=task: WRITES[method](tube, task))  # type: ignore[misc]
             with tubes.connect(f"file:{tmp_path}?mode=read", clock=clock) as after_a_kill:
                 assert state_of(after_a_kill.tube("t")) == state_of(tube)
@@ -657,9 +656,7 @@ def test_too_large_task_is_refused_and_changes_nothing(tmp_path: Path) -> None:
             waiting = threads.submit(full.put, too_large, timeout=60)
             while not full.statistics().waiting:
                 pass
-            first = full.take(0)
-            assert first is not None
-            first.ack()
+            take_task(full).ack()
             with pytest.raises(StoreFull):
                 waiting.result(60)
         for number in range(3):
@@ -721,8 +718,7 @@ def test_interrupted_recovery_leaves_memory_and_file_consistent(tmp_path: Path, 
             tube.put("first", key="k", utube="a")
             tube.put_many(["second", "third"], utube="b")
             tube.bury(tube.put("buried").id)
-            task = tube.take(0)
-            assert task is not None
+            task = take_task(tube)
             moments = first, *(rng.randrange(rng.choice([30, 300])) for _ in range(2))
             hits = interrupt(lambda tube=tube, task=task: WRITES[method](tube, task), *moments)  # type: ignore[misc]
             counts = tube.statistics().tasks

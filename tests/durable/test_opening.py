@@ -24,6 +24,7 @@ import tubes
 import tubes.aio
 from tests.support.internals import port_of
 from tests.support.stepping import SteppingClock
+from tests.support.taking import take_task
 from tubes import Driver
 from tubes.cli.app import app
 from tubes.durable.database import Database, back_up
@@ -86,18 +87,14 @@ def test_threads_and_event_loops_of_a_process_share_a_folder(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         asyncio.run(put())
-        task = tube.take(0)
-        assert task is not None
-        assert task.data == "from a loop"
+        assert take_task(tube).data == "from a loop"
 
 
 def test_release_is_counted_after_a_kill(url: str, tmp_path: Path) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t")
         tube.put(1)
-        task = tube.take(0)
-        assert task is not None
-        task.release()
+        take_task(tube).release()
         shutil.copytree(tmp_path / "jobs", tmp_path / "killed")
     with tubes.connect(f"file:{tmp_path / 'killed'}") as queue:
         assert queue.tube("t").statistics().calls["release"] == 1
@@ -169,9 +166,7 @@ def test_ids_are_not_reused_after_reopening(url: str) -> None:
         with tubes.connect(url) as queue:
             tube = queue.create_tube("t", if_exists="keep")
             assert tube.put(None).id == expected
-            task = tube.take(0)
-            assert task is not None
-            task.ack()
+            take_task(tube).ack()
             assert tube.statistics().calls["ack"] == expected + 1
 
 
@@ -232,8 +227,7 @@ def test_missing_driver_makes_only_its_own_tube_unusable(url: str) -> None:
         with pytest.raises(DriverNotFound, match="ranked"):
             queue.tube("t")
         queue.admin.register_driver(ranked)
-        task = queue.tube("t").take(0)
-        assert task is not None
+        task = take_task(queue.tube("t"))
         assert task.data == "high"
 
 
@@ -288,8 +282,7 @@ def test_clock_set_back_is_applied_once_if_a_driver_is_missing(url: str) -> None
         tube = queue.create_tube("ranked", ranked, interval=50)
         tube.put("ranked", delay=100)
         tube.put("now", utube="lane")
-        task = tube.take(0)
-        assert task is not None
+        task = take_task(tube)
         task.ack()
         tube.pause(100)
     for moment in (2_000, 2_010, 2_020):
@@ -355,8 +348,7 @@ def test_open_store_can_be_read_by_another_process(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "fifottl", ttr=600)
         tube.put_many(["a", "b", "c"])
-        task = tube.take(0)
-        assert task is not None
+        task = take_task(tube)
         tube.bury(1, reason="no")
         program = f"""
 import tubes
@@ -567,13 +559,11 @@ def test_lease_ends_when_the_store_is_reopened(tmp_path: Path) -> None:
         tube = queue.create_tube("t")
         tube.put("job")
         shutil.copytree(tmp_path / "store", tmp_path / "before")
-        task = tube.take(timeout=0)
-        assert task is not None
+        task = take_task(tube)
         lease = task.lease
     with tubes.connect(f"file:{tmp_path / 'before'}") as queue:
         tube = queue.tube("t")
-        task = tube.take(timeout=0)
-        assert task is not None
+        task = take_task(tube)
         with pytest.raises(TaskNotTaken):
             tube.ack(lease)
         assert tube.ack(task.lease).data == "job"
@@ -636,12 +626,9 @@ def test_facts_of_checkpoints_survive_reopening(url: str, driver: str) -> None:
         with tube.taking(0) as task:
             task.checkpoint(saved, progress=0.5, note="\ud800")
             task.release()
-        taken = tube.take(0)
-        assert taken is not None
-        taken.checkpoint(progress=0.75)
+        take_task(tube).checkpoint(progress=0.75)
     with tubes.connect(url) as queue:
-        again = queue.tube("t").take(0)
-        assert again is not None
+        again = take_task(queue.tube("t"))
         assert (again.saved, again.progress, again.note, again.attempts) == (saved, 0.75, "\ud800", 3)
 
 

@@ -15,6 +15,7 @@ import tubes
 import tubes.aio
 from tests.contract.bench import eventually
 from tests.support.internals import port_of
+from tests.support.taking import take_task
 from tubes.backend.interface import AsyncPort
 from tubes.durable.port import METHODS
 from tubes.errors import InvalidOption, StoreFailed
@@ -51,9 +52,7 @@ def test_each_change_is_synced_and_each_read_is_not(url: str, syncs: list[int]) 
         before = len(syncs)
         for number in range(5):
             tube.put(number)
-            task = tube.take(0)
-            assert task is not None
-            task.ack()
+            take_task(tube).ack()
             tube.statistics()
             assert tube.take(0) is None
         assert len(syncs) - before == 15

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 import tubes
 from tests.contract.bench import eventually
+from tests.support.taking import take_task
 from tubes import SystemClock
 from tubes.backend.alarms import Alarm, AlarmThread
 
@@ -43,18 +44,15 @@ def test_client_with_wrong_clock_takes_due_tasks(url: str, ahead: int) -> None:
         tube, others = queue.create_tube("load", "fifottl"), wrong.tube("load")
         first = tube.put("soon", delay=0.2)
         assert others.take(timeout=0) is None
-        task = others.take(timeout=3)
-        assert task is not None
+        task = take_task(others, 3)
         assert task.id == first.id
         # The time to run and the lease use the server's clock too.
         task.release()
         second = others.put("later", delay=0.1, ttr=60)
         assert second.due == pytest.approx(tube.peek(second.id).due)
-        task = tube.take(timeout=3)
-        assert task is not None
+        task = take_task(tube, 3)
         task.ack()
-        task = tube.take(timeout=3)
-        assert task is not None
+        task = take_task(tube, 3)
         assert task.id == second.id
         assert others.take(timeout=0) is None
 

@@ -26,6 +26,7 @@ from tests.faults.test_servers import load
 from tests.support.cluster import Cluster
 from tests.support.internals import port_of
 from tests.support.on_server import OnServer
+from tests.support.taking import take_task
 from tubes.cli.app import app
 from tubes.redis.library import text
 from tubes.spark.server.bulk_read import BulkReader
@@ -83,9 +84,7 @@ def test_keys_leave_nothing_on_any_node(cluster: Cluster) -> None:
                 assert tube.put("x", key="k", on_duplicate=how).created_now
             tube.bury(1, "why")
             tube.select("buried", limit=1).kick(attempts=1)
-            task = tube.take(timeout=0)
-            assert task is not None
-            task.ack()
+            take_task(tube).ack()
             assert tube.put("x", key="k").state == "done"
             assert tube.put("x", key="l", key_ttl=0).delete().state == "done"
         for tube in made:
@@ -249,9 +248,7 @@ def test_client_of_a_cluster_that_decodes_replies_can_be_given_to_connect(cluste
         tube.on_task_change(lambda task, event: events.append(event))
         assert tube.take(timeout=0.05) is None
         tube.put({"a": 1})
-        task = tube.take(timeout=0)
-        assert task is not None
-        task.ack()
+        take_task(tube).ack()
         assert eventually(lambda: events == ["put", "take", "delete"])
         tube.drop()
     client.close()

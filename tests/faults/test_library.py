@@ -14,6 +14,7 @@ from tests.contract.bench import eventually
 from tests.faults.test_servers import load
 from tests.support.internals import port_of
 from tests.support.proxy import Proxy
+from tests.support.taking import take_task
 from tubes.redis.library import text
 from tubes.testing import LocalServer
 
@@ -88,9 +89,7 @@ def test_full_server_refuses_what_adds_and_runs_what_frees(own_server: LocalServ
         assert third.release().state == "ready"
         assert plain.ack().state == "done"
         assert tube.select("buried").delete() == 1
-        following = other.take(timeout=0)
-        assert following is not None
-        assert following.ack().state == "done"
+        assert take_task(other).ack().state == "done"
         assert tube.statistics().tasks["total"] >= 10
         tube.truncate()
         assert queue.admin.check("t") == queue.admin.check("u") == []
@@ -146,15 +145,13 @@ def test_right_revoked_in_the_middle_is_recovered_from(own_server: LocalServer) 
         tube = queue.create_tube("t")
         for number in range(3):
             tube.put(number)
-        held = tube.take()
-        assert held is not None
+        held = take_task(tube, None)
         admin.execute_command("ACL", "SETUSER", "default", "-function|load")
         admin.execute_command("FUNCTION", "FLUSH")
         assert tube.put(3).id == 3
         assert not runs_functions(tube)
         assert held.ack().state == "done"
-        following = tube.take()
-        assert following is not None
+        following = take_task(tube, None)
         assert (following.data, following.ack().state) == (1, "done")
         assert [tube.put(number).id for number in (4, 5)] == [4, 5]
         assert queue.admin.check("t") == []
@@ -166,8 +163,7 @@ def test_each_method_survives_a_change_to_scripts(own_server: LocalServer, metho
     with tubes.connect(own_server.url) as queue:
         tube = queue.create_tube("t")
         tube.put_many(range(3))
-        held = tube.take()
-        assert held is not None
+        held = take_task(tube, None)
         admin.execute_command("ACL", "SETUSER", "default", "-fcall")
         calls: dict[str, Callable[[], object]] = {
             "put": lambda: tube.put(3),
@@ -209,9 +205,7 @@ def test_versions_live_side_by_side(own_server: LocalServer) -> None:
         key = port_of(tube).shared.key
         assert admin.execute_command("FCALL", f"tubes_{other}_describe", 1, key)
         admin.execute_command("FUNCTION", "DELETE", f"tubes_{text.version()}")
-        task = tube.take()
-        assert task is not None
-        assert task.data == 0
+        assert take_task(tube, None).data == 0
         assert admin.execute_command("FCALL", f"tubes_{other}_describe", 1, key)
     listed = str(admin.execute_command("FUNCTION", "LIST"))
     assert all(f"tubes_{version}'" in listed for version in (other, text.version()))

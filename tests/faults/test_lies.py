@@ -20,6 +20,7 @@ from tests.contract.bench import eventually
 from tests.support.internals import port_of
 from tests.support.proxy import Proxy
 from tests.support.servers import SocketServer, unix_listener
+from tests.support.taking import take_task
 from tubes import ConnectionLost, Task
 from tubes.redis.transport import attempt, server, wire
 from tubes.redis.transport.wire import hiredis
@@ -80,8 +81,7 @@ def test_call_with_garbled_reply_returns_its_result(proxied_url: str, faker: Rep
             ids.append(tube.put(name).id)
         assert ids == [0, 1, 2, 3]
         faker.next()
-        task = tube.take(timeout=0)
-        assert task is not None
+        task = take_task(tube)
         assert (task.id, task.attempts) == (0, 1)
         faker.next()
         assert task.touch(5).ttr == 65
@@ -246,8 +246,7 @@ def test_frozen_server_raises_connection_lost_and_runs_calls_once(
     with tubes.connect(own_server.url) as queue:
         tube = queue.create_tube("load")
         tube.put("held")
-        task = tube.take(timeout=0)
-        assert task is not None
+        task = take_task(tube)
         own_server.signal(SIGSTOP)
         try:
             for call in (lambda: tube.put("job"), task.ack, lambda: tube.put_many(["a", "b"]), lambda: tube.take(20)):

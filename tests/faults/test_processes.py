@@ -12,6 +12,7 @@ import pytest
 import tubes
 from tests.contract.bench import eventually
 from tests.support.ledger import Ledger, Witness
+from tests.support.taking import take_task
 from tests.support.worker import Worker
 
 if TYPE_CHECKING:
@@ -64,8 +65,7 @@ def test_worker_frozen_beyond_its_lease_acks_too_late(queue: tubes.Queue, url: s
     try:
         assert worker.send("take") == f"took {task.id} 1"
         worker.signal(signal.SIGSTOP)
-        mine = tube.take(timeout=10)
-        assert mine is not None
+        mine = take_task(tube, 10)
         assert (mine.id, mine.attempts) == (task.id, 2)
         worker.signal(signal.SIGCONT)
         assert worker.send("ack") == f"late {task.id} 1"
@@ -86,9 +86,7 @@ def test_frozen_worker_can_take_after_reopening_its_tube(queue: tubes.Queue, url
     try:
         assert worker.send("take") == "took 0 1"
         worker.signal(signal.SIGSTOP)
-        mine = tube.take(timeout=10)
-        assert mine is not None
-        mine.release()
+        take_task(tube, 10).release()
         worker.signal(signal.SIGCONT)
         assert worker.send("open") == "opened"
         assert worker.send("take") == "took 0 3"
@@ -106,7 +104,6 @@ def test_task_of_a_killed_worker_stays_taken_until_its_lease_expires(queue: tube
     before = time.monotonic()
     worker.kill()
     assert tube.take(timeout=0) is None
-    task = tube.take(timeout=10)
-    assert task is not None
+    take_task(tube, 10)
     # Its lease was renewed a third of it ago at most.
     assert time.monotonic() - before > 0.6

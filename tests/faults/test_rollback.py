@@ -18,6 +18,7 @@ from tests.contract.bench import eventually
 from tests.contract.leases import METHODS
 from tests.support.rollbacks import keep, roll_back
 from tests.support.served import Served
+from tests.support.taking import take_task
 from tests.support.worker import Worker
 from tubes import (
     ConnectionLost,
@@ -352,9 +353,7 @@ def test_lost_session_does_not_renew_another_sessions_lease(own_server: LocalSer
                 assert worker.send("take") == "took 0 1"
             finally:
                 worker.kill()
-            task = queue.tube("load").take(timeout=10)
-            assert task is not None
-            assert task.attempts == 2
+            assert take_task(queue.tube("load"), 10).attempts == 2
 
 
 @pytest.mark.full
@@ -573,8 +572,7 @@ def test_call_whose_task_survived_keeps_waiting(face: Face, own_server: LocalSer
         own_server.client().delete(*own_server.client().keys("tubes:{reply.*"))
         keep(own_server)
         roll_back(own_server)
-        task = workers.tube("squares").take(timeout=10)
-        assert task is not None
+        task = take_task(workers.tube("squares"), 10)
         send_reply(workers, task, 4)
         assert first.result() == 4
 
@@ -623,8 +621,7 @@ def test_reply_arrives_although_the_reply_tube_was_lost(own_server: LocalServer)
         keep(own_server)
         with ThreadPoolExecutor() as pool:
             calling = pool.submit(tube.call, 3, timeout=20)
-            task = workers.tube("squares").take(timeout=10)
-            assert task is not None
+            task = take_task(workers.tube("squares"), 10)
             roll_back(own_server)
             send_reply(workers, task, 9)  # This may happen before the caller notices the loss.
             assert calling.result() == 9

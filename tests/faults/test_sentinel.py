@@ -21,6 +21,7 @@ from tests.faults.test_servers import load
 from tests.support.internals import port_of
 from tests.support.sentinel import SERVICE, Watched
 from tests.support.servers import free_port
+from tests.support.taking import take_task
 from tubes.cli.app import app
 
 if TYPE_CHECKING:
@@ -83,9 +84,7 @@ def test_failover_keeps_replicated_tasks_after_a_killed_master(watched: Watched,
         for number in range(100):
             ledger.put(tube, str(number))
         for _ in range(30):
-            task = tube.take(timeout=0)
-            assert task is not None
-            ledger.work(task)
+            ledger.work(take_task(tube))
         held.append(tube.take(timeout=0))
         watched.replicate()
         master = watched.master

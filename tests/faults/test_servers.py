@@ -15,6 +15,7 @@ import tubes
 from tests.contract.bench import eventually
 from tests.support.lasting import OUTLIVES_KILLS
 from tests.support.ledger import Ledger, Witness
+from tests.support.taking import take_task
 from tubes import ConnectionLost, ServerFull, Task, TubeNotFound
 from tubes.redis.transport import attempt
 from tubes.redis.waiting import wait_loop
@@ -146,8 +147,7 @@ def test_leases_are_renewed_again_after_a_long_outage(monkeypatch: pytest.Monkey
         with suppress(ConnectionLost):  # The session may have ended meanwhile.
             tube.statistics()
         tube.put("job")
-        mine = tube.take(timeout=0)
-        assert mine is not None
+        mine = take_task(tube)
         assert another.tube("load").take(timeout=4) is None
         assert mine.ack().state == "done"
 
@@ -220,19 +220,14 @@ def test_on_a_full_server_only_puts_are_refused(driver: str) -> None:
             tube.put("one more", **({"utube": "new"} if lanes else {"pri": 3} if "ttl" in driver else {}))
         after = tube.statistics()
         assert after == before
-        first = tube.take(timeout=0)
-        assert first is not None
-        assert first.release().state == "ready"
-        second = tube.take(timeout=0)
-        assert second is not None
-        assert second.ack().state == "done"
+        assert take_task(tube).release().state == "ready"
+        assert take_task(tube).ack().state == "done"
         assert tube.select("buried", limit=1).kick() == 1
         assert tube.delete(buried.id).state == "done"
         assert tube.peek(5).id == 5
         with tubes.connect(server.url, session_ttl=31.0) as another:
             others = another.tube("load")
-            third = others.take(timeout=0)
-            assert third is not None
+            third = take_task(others)
             if "ttl" in driver:
                 third.touch(5)
                 assert third.release(delay=100).state == "delayed"

@@ -15,6 +15,7 @@ import tubes
 from tests.contract.bench import eventually
 from tests.support.servers import free_port
 from tests.support.stepping import SteppingClock
+from tests.support.taking import take_task
 from tubes import Driver
 from tubes.drivers.options import LONGEST, MAX_SECONDS, SECOND
 from tubes.redis.library.functions import FUNCTIONS
@@ -87,16 +88,14 @@ def test_new_delays_and_ttrs_are_correct_after_the_clock_is_set_back(
     tube.put("old", delay=60)
     tube.put("old too")
     stepping.set_back(HOUR)
-    old = tube.take(timeout=0)
-    assert old is not None
+    old = take_task(tube)
     assert old.data == "old too"
     old.release(delay=2)
     put = tube.put("new", ttr=3, delay=1, **lane)
     assert put is not None
     assert put.due == START - HOUR + 1
     stepping.advance(1)
-    new = tube.take(timeout=0)
-    assert new is not None
+    new = take_task(tube)
     assert new.data == "new"
     tube.touch_many([new], 5)
     stepping.advance(4)
@@ -124,8 +123,7 @@ def test_lane_cooldown_ignores_starts_in_the_future(stepped_queue: Queue, steppi
     tube = stepped_queue.create_tube("load", "utube", interval=10, max_in_flight=2)
     for number in range(3):
         tube.put(number, utube="host")
-    task = tube.take(timeout=0)
-    assert task is not None
+    take_task(tube)
     stepping.set_back(HOUR)
     assert tube.take(timeout=0) is None
     # Any call that uses the lane detects this.
@@ -374,8 +372,7 @@ def test_tasks_become_due_at_once_when_the_clock_is_set_ahead(faked_server: SetS
         tube.put("first", utube="a")
         tube.put("second", utube="a")
         assert tube.put("mortal", ttl=600).expires is not None
-        task = tube.take(timeout=0)
-        assert task is not None
+        task = take_task(tube)
         tube.pause(600)
         faked_server.set(HOUR)
         found = [tube.take(timeout=30) for _ in range(2)]

@@ -18,6 +18,7 @@ from tests.contract.bench import eventually
 from tests.support.internals import port_of
 from tests.support.ledger import Ledger
 from tests.support.proxy import Proxy
+from tests.support.taking import take_task
 from tubes import TubeNotFound
 from tubes.redis.transport import attempt
 from tubes.redis.transport.script_call import AHEAD, ScriptCall
@@ -120,9 +121,7 @@ def test_waiters_of_one_process_are_served_in_order(server: LocalServer) -> None
             for number in range(6):
                 tube.put(number)
             assert [one.wait().data for one in waiting] == list(range(5))
-            last = tube.take(timeout=5)
-            assert last is not None
-            assert last.data == 5
+            assert take_task(tube, 5).data == 5
             for session in others:
                 session.close()
             tube.admin.release_all()
@@ -154,8 +153,7 @@ def test_task_taken_for_a_cancelled_waiter_is_given_back(server: LocalServer) ->
     with tubes.connect(server.url, session_ttl=31.0) as another:
         other = another.create_tube("load")
         asyncio.run(give_up(server.url))
-        task = other.take(timeout=0)
-        assert task is not None
+        task = take_task(other)
         assert (task.data, task.attempts) == ("job", 1)
         assert other.statistics().calls["take"] == 1
 
@@ -234,8 +232,7 @@ def test_waiter_on_a_full_server_gets_a_ready_task(server: LocalServer) -> None:
     with tubes.connect(server.url) as queue, server.client() as client:
         tube = queue.create_tube("load")
         tube.put("job")
-        first = tube.take(timeout=0)
-        assert first is not None
+        first = take_task(tube)
         waiting = Waiting(tube)
         assert are_blocked(server)
         client.config_set("maxmemory", 1)
@@ -286,9 +283,7 @@ def test_take_whose_reply_was_lost_is_queried_until_resolved(
             assert waiting.wait() is None
             proxy.mute = False
             assert eventually(lambda: others.statistics().tasks["ready"] == 1)
-            task = others.take(timeout=0)
-            assert task is not None
-            assert task.ack().attempts == 1
+            assert take_task(others).ack().attempts == 1
 
 
 def test_stale_take_request_takes_nothing(valkey: LocalServer) -> None:
@@ -392,9 +387,7 @@ def test_waiting_takes_and_puts_wake_each_other(server: LocalServer, ledger: Led
 
         def take(tube: Tube) -> None:
             for _ in range(count):
-                task = tube.take(timeout=20)
-                assert task is not None
-                ledger.work(task)
+                ledger.work(take_task(tube, 20))
 
         threads = [
             threading.Thread(target=act, args=args)
@@ -439,7 +432,5 @@ def test_an_interrupted_wait_leaves_nothing_taken(server: LocalServer, factor: i
                 tube.put(number)
                 assert program.stdout.readline() == "interrupted\n"
                 assert eventually(lambda: tube.statistics().tasks["ready"] == 1)
-                task = tube.take(timeout=0)
-                assert task is not None
-                assert task.ack().data == number
+                assert take_task(tube).ack().data == number
             program.stdin.close()

@@ -23,6 +23,7 @@ from tests.contract.faces import AioFace, SyncFace
 from tests.support.internals import port_of
 from tests.support.ledger import Ledger
 from tests.support.proxy import Proxy
+from tests.support.taking import take_task
 from tubes import CallTimeout, ConnectionLost, Task, TubesError
 from tubes.backend.flow import run
 from tubes.redis import task_codec
@@ -82,9 +83,7 @@ def test_puts_over_cut_connections_are_done_once(
         assert not ledger.unknown
         assert proxy.count > 10
         for _ in range(75 * factor):
-            task = tube.take(timeout=0)
-            assert task is not None
-            ledger.work(task)
+            ledger.work(take_task(tube))
         assert len(ledger.done) == 75 * factor
         assert ledger.late == 0
         proxy.cuts = with_chance(0)
@@ -176,15 +175,13 @@ def test_call_whose_reply_was_cut_returns_its_result(proxied_url: str, cut: Cut)
             ids.append(tube.put(name).id)
         assert ids == [0, 1, 2, 3]
         cut.next()
-        task = tube.take(timeout=0)
-        assert task is not None
+        task = take_task(tube)
         assert (task.id, task.attempts) == (0, 1)
         cut.next()
         assert task.touch(5).ttr == 65
         cut.next()
         assert task.release(delay=0).state == "ready"
-        task = tube.take(timeout=0)
-        assert task is not None
+        task = take_task(tube)
         cut.next()
         assert task.ack().state == "done"
         cut.next()
@@ -314,8 +311,7 @@ def test_repeated_ack_of_an_ended_session_raises_connection_lost(
             with pytest.raises(ConnectionLost):
                 asyncio.run(ack())
         else:
-            task = tube.take(timeout=0)
-            assert task is not None
+            task = take_task(tube)
             Between(proxy, lambda: end(tube))
             with pytest.raises(ConnectionLost):
                 task.ack() if method == "ack" else tube.ack_many([task])
@@ -423,9 +419,7 @@ def test_session_closed_during_a_wait_does_not_block_other_waiters(proxied_url: 
             others.put("job")
             closer.join()
             thread.join()
-            task = tube.take(timeout=3)
-            assert task is not None
-            task.ack()
+            take_task(tube, 3).ack()
 
 
 def test_task_taken_again_is_not_given_back_twice(proxied_url: str, proxy: Proxy, other_queue: tubes.Queue) -> None:
@@ -433,8 +427,7 @@ def test_task_taken_again_is_not_given_back_twice(proxied_url: str, proxy: Proxy
     with tubes.connect(proxied_url) as queue:
         tube = queue.tube("load")
         other_queue.tube("load").put("job")
-        first = tube.take(timeout=0)
-        assert first is not None
+        first = take_task(tube)
         port: Any = tube._port
         again: list[Any] = []
 

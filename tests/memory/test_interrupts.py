@@ -22,6 +22,7 @@ import tubes
 import tubes.aio
 from tests.contract.bench import eventually
 from tests.support.internals import port_of
+from tests.support.taking import take_task
 from tubes.drivers.invariants import check_engine
 
 #: These drivers cover all features: the shortest path, capacity and times, lanes.
@@ -102,8 +103,7 @@ def test_interrupted_take_has_no_effect(driver: str) -> None:
             return
         assert check(tube)["taken"] == 0
         assert tube.statistics().calls["take"] == 0
-        task = tube.take(0)
-        assert task is not None
+        task = take_task(tube)
         assert task.attempts == 1
         task.release()
         assert drain(tube) == list(range(TASKS))
@@ -237,8 +237,7 @@ def test_interrupted_call_of_a_holder_is_all_or_nothing(driver: str, method: str
     if method in ("bury", "touch") and "ttl" not in driver:
         pytest.skip(f"driver {driver!r} has no {method}")
     for moment, _, tube in moments(driver):
-        task = tube.take(0)
-        assert task is not None
+        task = take_task(tube)
         act: dict[str, Callable[[], object]] = {
             "touch": lambda task=task: task.touch(5),  # type: ignore[misc]
             "release_all": tube.admin.release_all,
@@ -370,8 +369,7 @@ def test_interrupted_recovery_strands_no_task(driver: str, call: str) -> None:
             for number in range(TASKS):
                 tube.put(number, **lane(driver, number))
             tube.bury(TASKS - 1)
-            task = tube.take(0)
-            assert task is not None
+            task = take_task(tube)
             moments = (
                 run // RUNS,
                 *(rng.randrange(rng.choice([5, 30, 200])) for _ in range(rng.randrange(1, 4))),
@@ -483,8 +481,7 @@ def test_interrupted_checkpoint_has_full_effect_or_none(tmp_path: Path, backend:
         with tubes.connect(url, clock=clock, codec="json") as queue:
             tube = queue.create_tube("t", "fifottl", ttl=5, ttr=5)
             tube.put(0)
-            task = tube.take(0)
-            assert task is not None
+            task = take_task(tube)
             task.checkpoint("before")
             clock.advance(1)
             hits = interrupt(lambda task=task: task.checkpoint("after", note="n"), moment)  # type: ignore[misc]
@@ -546,9 +543,7 @@ def test_interrupted_again_leaves_the_old_task_or_the_new_one(url: str) -> None:
 def test_interrupted_move_with_a_priority_is_all_or_nothing(url: str, method: str) -> None:
     def prepare(tube: tubes.Tube) -> tubes.Task:
         tube.put_many([0, 1])
-        task = tube.take(0)
-        assert task is not None
-        return task
+        return take_task(tube)
 
     for tube in interrupt_twice(url, "utubettl", prepare, lambda tube, task: getattr(tube, method)(task, pri=7)):
         check(tube)
@@ -603,8 +598,7 @@ def test_interrupted_move_to_another_session_is_all_or_nothing(url: str) -> None
                 assert [task is not None and task.release().state.value for task in held] == ["r", "r"]
             for tube in both:
                 assert eventually(lambda tube=tube: tube.statistics().tasks["taken"] == 0)  # type: ignore[misc]
-                task = mine.tube(tube.name).take(0)
-                assert task is not None
+                task = take_task(mine.tube(tube.name))
                 if mine.admin.identify() == uuid:
                     tube.release(task.id)
             mine.close()
@@ -711,8 +705,7 @@ def test_interrupted_update_by_key_is_all_or_nothing(driver: str, method: str, s
 @pytest.mark.parametrize("method", ["ack", "delete", "cancel", "bury", "release"])
 def test_interrupted_call_keeps_task_and_key_consistent(driver: str, method: str) -> None:
     for moment, _, tube in moments_with_keys(driver):
-        task = tube.take(0)
-        assert task is not None
+        task = take_task(tube)
         over = not interrupt(getattr(task, method), moment)
         is_removed = check(tube)["total"] < TASKS
         assert (put_key(tube, "0") == "-") == is_removed
@@ -767,8 +760,7 @@ def test_interrupted_update_is_all_or_nothing(driver: str, state: str, changes: 
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_interrupted_release_with_backoff_is_all_or_nothing(driver: str, attempts: int) -> None:
     for moment, _, tube in moments(driver, backoff=[5], max_attempts=attempts):
-        task = tube.take(0)
-        assert task is not None
+        task = take_task(tube)
         over = not interrupt(task.release, moment)
         check(tube)
         found = tube.peek(0)

@@ -19,6 +19,7 @@ from opentelemetry.semconv.attributes import error_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 import tubes
+from tests.support.taking import take_task
 from tubes.metrics import conventions
 from tubes.metrics.otel import Tracing
 from tubes.worker import Worker
@@ -102,8 +103,7 @@ def test_current_span_stays_parent(queue: tubes.Queue, traced: Traced) -> None:
     mail = queue.create_tube("mail")
     with traced.tracer.start_as_current_span("request") as request:
         traced.tracing.put(mail, 1)
-    task = mail.take(timeout=0)
-    assert task is not None
+    task = take_task(mail)
     with traced.tracer.start_as_current_span("batch") as batch, traced.tracing.process(task):
         pass
     put, process = traced.span_named("put mail"), traced.span_named("process mail")
@@ -209,8 +209,7 @@ with tubes.connect(sys.argv[1]) as queue, provider.get_tracer("web").start_as_cu
 """
     run = subprocess.run([sys.executable, "-c", program, url], capture_output=True, text=True, check=True)
     with tubes.connect(url) as queue:
-        task = queue.tube("mail").take(timeout=0)
-        assert task is not None
+        task = take_task(queue.tube("mail"))
         with traced.tracing.process(task), task:
             pass
     process = traced.span_named("process mail")

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 import tubes
 import tubes.sync
 from tests.contract.bench import eventually
+from tests.support.taking import take_task
 from tubes.metrics import spans
 from tubes.metrics.prometheus import NAMES, Collector
 from tubes.serve import metrics as service
@@ -143,8 +144,7 @@ def test_watched_tube_exports_histograms_and_bury_reasons(
     mail.put("to ann")
     assert eventually(lambda: events == ["put"])
     clock.advance(3)
-    task = mail.take(timeout=0)
-    assert task is not None
+    task = take_task(mail)
     assert eventually(lambda: events == ["put", "take"])
     clock.advance(20)
     task.bury("ValueError: no such address")
@@ -278,8 +278,7 @@ def test_times_are_measured_only_from_complete_event_sequences(
         mail.put("before")
         mail.on_task_change(spans.Spans(events, clock.now))
         mail.put("later", delay=5)
-        task = mail.take(timeout=0)
-        assert task is not None
+        task = take_task(mail)
         clock.advance(5)  # The delayed task is ready from here on.
         task.touch(1)
         task.update(data="other")

@@ -13,6 +13,7 @@ import pytest
 import tubes
 from tests.contract.bench import eventually
 from tests.support.internals import port_of
+from tests.support.taking import take_task
 from tubes import ConnectionLost
 from tubes.redis.transport.script_call import WaitForLock
 from tubes.testing import ManualClock
@@ -198,9 +199,7 @@ def test_result_is_returned_if_its_event_comes_after_a_check(url: str, monkeypat
         check()
         for result in ("first", "second"):
             tube.put(2)
-            task = tube.take(0)
-            assert task is not None
-            task.ack(result=result)
+            take_task(tube).ack(result=result)
         check()
         check()
         assert eventually(lambda: sum(event[1] == b"-" for event in late) == 2)

@@ -13,6 +13,7 @@ import pytest
 
 import tubes
 from tests.contract.bench import eventually
+from tests.support.taking import take_task
 from tubes import Item
 from tubes.redis.sessions.store import RedisStore
 from tubes.testing import LocalServer, server_program
@@ -124,8 +125,7 @@ def test_task_taken_for_a_timed_out_caller_is_given_back(slow: LocalServer) -> N
             assert tube.take(timeout=0.05) is None
             others.put(number)
             assert eventually(lambda: others.statistics().tasks["ready"] == 1)
-            task = others.take(timeout=0)
-            assert task is not None
+            task = take_task(others)
             assert (task.ack().data, task.attempts) == (number, 1)
 
 
@@ -137,8 +137,7 @@ def test_take_after_a_timed_out_take_gets_the_next_task(slow: LocalServer) -> No
             assert tube.take(timeout=0.05) is None
             putter = threading.Timer(0.05, others.put, args=(number,), kwargs={"delay": 0.05 if number % 2 else None})
             putter.start()
-            task = tube.take(timeout=20)
-            assert task is not None
+            task = take_task(tube, 20)
             assert (task.ack().data, task.attempts) == (number, 1)
             putter.join()
 

@@ -15,6 +15,7 @@ import pytest
 import redis
 
 import tubes
+from tests.support.taking import take_task
 from tubes import ConnectionLost, DriverNotFound, InvalidOption, ServerRefused
 from tubes.drivers import Ranked
 from tubes.redis.transport import attempt
@@ -36,9 +37,7 @@ def test_redis_client_over_tcp_can_be_used_to_connect(port: int) -> None:
     with redis.Redis(host="127.0.0.1", port=port) as client, tubes.connect(client) as queue:
         tube = queue.create_tube(uuid4().hex)
         tube.put({"a": 1})
-        task = tube.take(0)
-        assert task is not None
-        assert task.data == {"a": 1}
+        assert take_task(tube).data == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -225,8 +224,7 @@ def test_a_utube_may_have_an_empty_name(url: str) -> None:
         assert taken == ["", None]
         tube.admin.release_all()
         for _ in range(4):
-            task = tube.take(0)
-            assert task is not None
+            task = take_task(tube)
             task.ack()
 
 

@@ -16,6 +16,7 @@ import tubes
 from tests.contract.bench import eventually
 from tests.contract.faces import Face
 from tests.support.internals import port_of
+from tests.support.taking import take_task
 from tubes import TaskNotTaken, TubeNotFound
 from tubes.drivers.options import SECOND
 from tubes.redis.waiting import emptiness
@@ -63,8 +64,7 @@ def test_put_and_take_return_the_same_task_as_peek(url: str, driver: str) -> Non
             put = tube.put({"number": number}, **options)
             assert put is not None
             assert put == tube.peek(put)
-        taken = tube.take(0)
-        assert taken is not None
+        taken = take_task(tube)
         assert taken == tube.peek(taken)
 
 
@@ -77,8 +77,7 @@ def test_waiter_is_served_when_the_cooldown_of_a_lane_ends(url: str) -> None:
         starts: list[float] = []
         worker = other.tube("t")
         for number in range(3):
-            task = worker.take(timeout=9)
-            assert task is not None
+            task = take_task(worker, 9)
             assert task.data == number
             starts.append(time.monotonic())
             task.ack()
@@ -182,9 +181,7 @@ def test_waiters_receive_tasks_whose_delay_or_ttr_ends(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("t", "fifottl")
         tube.put("later", delay=0.05)
-        task = tube.take(10)
-        assert task is not None
-        assert task.data == "later"
+        assert take_task(tube, 10).data == "later"
         put = tube.put("runs out", ttr=0.05)
         first = tube.take(0)
         again = tube.take(10)
@@ -198,8 +195,7 @@ def test_shared_session_lives_as_long_as_its_longest_lease(url: str) -> None:
         tube = first.create_tube("t")
         tube.put("x")
         uuid = first.admin.identify()
-        task = tube.take(timeout=0)
-        assert task is not None
+        task = take_task(tube)
         first.admin.detach()
         with tubes.connect(url, session_ttl=1) as second:
             second.admin.identify(uuid)

@@ -15,6 +15,7 @@ import tubes
 from tests.on_redis.test_twin import DRIVERS
 from tests.support import indexes
 from tests.support.refusals import Refusals
+from tests.support.taking import take_task
 from tubes.redis import task_codec
 from tubes.redis.library.functions import PARTS, TAKES
 from tubes.spark.server.streams import Stream
@@ -292,9 +293,7 @@ def lose_lane(patient: Patient) -> None:
 
 
 def lose_count(patient: Patient) -> None:
-    task = patient.tube.take(timeout=0)
-    assert task is not None
-    task.release()
+    take_task(patient.tube).release()
     patient.client.hset(patient.key, "strays", 0)
 
 

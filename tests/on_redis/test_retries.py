@@ -9,6 +9,7 @@ import pytest
 
 import tubes
 from tests.support.internals import port_of
+from tests.support.taking import take_task
 from tubes.redis import task_codec
 from tubes.redis.library.functions import FUNCTIONS
 from tubes.redis.port import puts
@@ -110,9 +111,7 @@ def test_a_put_that_has_replaced_a_task_is_not_undone(repeater: Repeater) -> Non
 def test_put_whose_task_was_taken_meanwhile_is_not_undone(repeater: Repeater) -> None:
     task = repeater.tube.put("x")
     with repeater.queue.session() as other:
-        taken = other.tube("t").take(0)
-        assert taken is not None
-        taken.release()
+        take_task(other.tube("t")).release()
     repeater.port.connection.run(repeater.port.undo("undo_put", task.id, task_codec.put_of(task)))
     assert repeater.tube.peek(task).state == "ready"
 
@@ -183,9 +182,7 @@ def test_undone_take_gives_back_the_start_of_its_lane(url: str) -> None:
         task, port = tube.take(timeout=0), port_of(tube)
         assert task is not None
         port.connection.run(port.undo("undo_take", task.id, task._take))
-        again = tube.take(timeout=0)
-        assert again is not None
-        assert again.attempts == 1
+        assert take_task(tube).attempts == 1
 
 
 def test_session_that_only_moved_tasks_leaves_no_reply(url: str) -> None:

@@ -16,6 +16,7 @@ import tubes
 import tubes.aio
 from tests.contract.bench import eventually
 from tests.support import rights
+from tests.support.taking import take_task
 from tubes.cli.app import app
 from tubes.metrics.prometheus import Collector
 from tubes.redis.library.functions import COMMANDS, FUNCTIONS, NEEDED
@@ -197,9 +198,7 @@ def test_tube_is_repaired_after_a_right_was_revoked(users: rights.Users, command
         finally:
             users.admin.execute_command("ACL", "SETUSER", "app", f"+{command}")
             users.admin.execute_command("ACL", "LOG", "RESET")
-        task = tube.take(timeout=0)
-        assert task is not None
-        task.ack()
+        take_task(tube).ack()
         assert queue.admin.check("mail") == []
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import tubes
 from tests.support.internals import port_of
+from tests.support.taking import take_task
 from tubes import Unreadable
 from tubes.redis.port.coalesced_puts import CoalescedPuts
 from tubes.redis.transport.wire import ErrorReply, Wire
@@ -63,8 +64,7 @@ def test_cooldown_of_an_unknown_lane_ends(url: str, client: Any, clock: ManualCl
         tube = queue.create_tube("t", "utubettl", interval=5)
         for number in range(4):
             tube.put(number, utube=f"{number % 2}")
-        task = tube.take(timeout=0)
-        assert task is not None
+        task = take_task(tube)
         task.ack()
         key = port_of(tube).shared.key
         for lane in client.hkeys(f"{key}:lanes"):
@@ -175,9 +175,7 @@ def test_due_entry_that_cannot_be_processed_does_not_cause_a_loop(
     with tubes.connect(url, clock=clock) as queue:
         tube = queue.create_tube("t", driver, **options)
         tube.put("first")
-        task = tube.take(timeout=0)
-        assert task is not None
-        task.ack()
+        take_task(tube).ack()
         key = port_of(tube).shared.key
         for part, member in plant.items():
             if member is None:

@@ -9,6 +9,7 @@ import pytest
 
 import tubes
 from tests.support.internals import port_of
+from tests.support.taking import take_task
 from tubes.redis.library.functions import TAKES
 from tubes.redis.transport import script_call
 
@@ -45,9 +46,7 @@ def test_recreated_tube_does_not_inherit_old_keys(url: str, valkey: tubes.testin
             again = other.create_tube("t", "fifo")
             assert again.statistics().tasks["total"] == 0
             assert again.put("first", key="1").id == 0
-            task = again.take(timeout=0)
-            assert task is not None
-            assert task.ack().data == "first"
+            assert take_task(again).ack().data == "first"
             assert again.take(timeout=0) is None
             again.drop()
         assert valkey.client().keys(f"{port_of(tube).shared.key}*") == []
@@ -75,11 +74,9 @@ def test_session_numbers_wrap_and_skip_live_sessions(url: str, valkey: tubes.tes
         numbers = []
         for _ in range(3):
             with tubes.connect(url) as other:
-                task = other.tube("t").take(timeout=0)
-                assert task is not None
+                task = take_task(other.tube("t"))
                 numbers.append(number_of(other.tube("t")))
-                mine = tube.take(timeout=0)
-                assert mine is not None
+                mine = take_task(tube)
                 task.release()
                 mine.release()
         assert numbers == [2, 3, 4]

@@ -17,6 +17,7 @@ import pytest
 import tubes
 from tests.contract.bench import eventually
 from tests.support.served import Served, add_stray_key
+from tests.support.taking import take_task
 from tubes.testing import LocalServer
 from tubes.worker import Worker
 
@@ -105,9 +106,7 @@ def test_python_programs_share_the_tubes(served: Served, base: str, http: httpx.
         assert (task["data"], task["key"]) == ({"from": "python"}, "k")
         assert mail.ack(tubes.Lease(task["lease"])).id == task["id"]
         put(http, ["from", "http"])
-        taken = mail.take(0)
-        assert taken is not None
-        assert taken.data == ["from", "http"]
+        assert take_task(mail).data == ["from", "http"]
 
 
 def test_tube_name_in_path_may_be_percent_encoded(http: httpx.Client) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.support.taking import take_task
 from tubes import InvalidOption
 from tubes.spark.server.bulk_read import BulkReader
 
@@ -29,9 +30,7 @@ def tube(queue: tubes.Queue) -> tubes.Tube:
     for number in range(5):
         tube.put(f"{number}", utube=f"lane {number % 2}", pri=number)
     for result in ("a text", {"pages": [1]}, None):
-        task = tube.take(timeout=0)
-        assert task is not None
-        task.ack(result)
+        take_task(tube).ack(result)
     tube.delete(3)
     tube.put("forgotten", keep_done=0).delete()
     tube.put("rich", ttl=900, key="k", max_attempts=4, context={"trace": "5"}).delete()
@@ -107,9 +106,7 @@ def test_results_are_read_with_other_codecs(url: str) -> None:
         with tubes.connect(url, codec=codec) as queue:
             tube = queue.create_tube(codec, keep_done=60)
             tube.put(b"data")
-            task = tube.take(timeout=0)
-            assert task is not None
-            task.ack(result)
+            take_task(tube).ack(result)
         (row,) = read(
             {"url": url, "tube": codec, "codec": codec, "state": "done"},
             f"result {'binary' if codec == 'raw' else 'string'}",

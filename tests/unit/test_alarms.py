@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tubes
+from tests.support.taking import take_task
 from tubes.backend import clock
 from tubes.backend.alarms import AlarmThread
 
@@ -23,6 +24,4 @@ def test_alarms_fire_again_after_a_thread_could_not_start(monkeypatch: pytest.Mo
                 tube.take(30)
         assert tube.statistics().waiting == 0
         tube.put("soon", delay=0.05)
-        task = tube.take(30)
-        assert task is not None
-        assert task.data == "soon"
+        assert take_task(tube, 30).data == "soon"

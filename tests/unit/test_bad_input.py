@@ -12,6 +12,7 @@ import pytest
 
 import tubes
 from tests.contract.faces import Face
+from tests.support.taking import take_task
 from tubes import (
     CodecError,
     DriverExists,
@@ -306,8 +307,7 @@ def lease_of_another_store() -> str:
     with tubes.connect() as queue:
         tube = queue.create_tube("plain")
         tube.put(1)
-        task = tube.take(0)
-        assert task is not None
+        task = take_task(tube)
         return task.lease
 
 
@@ -568,8 +568,7 @@ def test_release_refused_for_its_delay_does_not_change_the_priority() -> None:
     with tubes.connect() as queue:
         tube = queue.create_tube("t", tubes.Driver("by-pri", options={"pri"}, order="pri,id"))
         tube.put(1, pri=5)
-        task = tube.take(0)
-        assert task is not None
+        task = take_task(tube)
         with pytest.raises(tubes.OptionNotSupported):
             task.release(delay=2, pri=300)
         assert tube.peek(task.id).pri == 5
