@@ -40,6 +40,8 @@ def test_returned_calls_survive_a_kill(tmp_path: Path) -> None:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    RunOnDisk = Callable[[str, str], subprocess.CompletedProcess[str]]
+
 
 def fill_disk(url: str, tube: tubes.Tube) -> None:
     """Simulate a full disk: keep the database from growing."""
@@ -135,25 +137,25 @@ os._exit(0)
 """
 
 
-def run_on_small_disk(folder: Path, *command: str, size: str = "16m") -> subprocess.CompletedProcess[str]:
-    """Run a command with a file system of this size mounted in the folder."""
-    mount = f'mount -t tmpfs -o size={size} none "$0" && "$@" && cp -a "$0/." "$0-kept"'
-    return subprocess.run(
-        ["unshare", "-rm", "sh", "-c", mount, folder, *command],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+@pytest.fixture
+def run_on_small_disk(tmp_path: Path) -> RunOnDisk:
+    """Run a program for the store `disk/jobs` on a file system of this size, which is kept in `disk-kept`."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def run(size: str, *command: str) -> subprocess.CompletedProcess[str]:
+        mount = f'mount -t tmpfs -o size={size} none "$0" && "$@" && cp -a "$0/." "$0-kept"'
+        command = ("unshare", "-rm", "sh", "-c", mount, str(folder), *command)
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+    if not shutil.which("unshare") or run("16m", "true").returncode:
+        pytest.skip("nothing can be mounted here")
+    return lambda program, size: run(size, sys.executable, "-c", program, str(folder / "jobs"))
 
 
 @pytest.mark.full
-def test_full_disk_accepts_puts_again_after_acks(tmp_path: Path) -> None:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if not shutil.which("unshare") or run_on_small_disk(folder, "true").returncode:
-        pytest.skip("nothing can be mounted here")
-    ended = run_on_small_disk(folder, sys.executable, "-c", FULL_DISK, str(folder / "jobs"))
+def test_full_disk_accepts_puts_again_after_acks(tmp_path: Path, run_on_small_disk: RunOnDisk) -> None:
+    ended = run_on_small_disk(FULL_DISK, "16m")
     first, *more, oldest, newest, count = json.loads(ended.stdout)
     assert first > 3000
     assert all(put > first // 6 for put in more)
@@ -226,12 +228,8 @@ os._exit(0)
 
 
 @pytest.mark.full
-def test_call_on_a_full_disk_is_done_or_undone(tmp_path: Path) -> None:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if not shutil.which("unshare") or run_on_small_disk(folder, "true").returncode:
-        pytest.skip("nothing can be mounted here")
-    ended = run_on_small_disk(folder, sys.executable, "-c", BATCHES, str(folder / "jobs"), size="28m")
+def test_call_on_a_full_disk_is_done_or_undone(tmp_path: Path, run_on_small_disk: RunOnDisk) -> None:
+    ended = run_on_small_disk(BATCHES, "28m")
     *statements, last = ended.stdout.splitlines()
     assert statements == [
         *(f"{name} is refused" for name in ("take_many", "delete_many", "update", "put_many")),
@@ -273,12 +271,8 @@ os._exit(0)
 
 
 @pytest.mark.full
-def test_move_on_a_full_disk_is_all_or_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if not shutil.which("unshare") or run_on_small_disk(folder, "true").returncode:
-        pytest.skip("nothing can be mounted here")
-    ended = run_on_small_disk(folder, sys.executable, "-c", MOVES, str(folder / "jobs"), size="80m")
+def test_move_on_a_full_disk_is_all_or_nothing(tmp_path: Path, run_on_small_disk: RunOnDisk) -> None:
+    ended = run_on_small_disk(MOVES, "80m")
     assert ended.stdout.splitlines() == ["refused True", "moved 80 ready"], ended.stderr
     with tubes.connect(f"file:{tmp_path / 'disk-kept' / 'jobs'}") as queue:
         assert [queue.tube(name).statistics().tasks["total"] for name in ("here", "there")] == [0, 82]
@@ -352,12 +346,8 @@ os.execv(sys.executable, [sys.executable, "-c", again, sys.argv[1]])
 
 
 @pytest.mark.full
-def test_thousands_of_tasks_can_fall_due_together_on_a_full_disk(tmp_path: Path) -> None:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if not shutil.which("unshare") or run_on_small_disk(folder, "true").returncode:
-        pytest.skip("nothing can be mounted here")
-    ended = run_on_small_disk(folder, sys.executable, "-c", DUE_TOGETHER, str(folder / "jobs"), size="48m")
+def test_thousands_of_tasks_can_fall_due_together_on_a_full_disk(run_on_small_disk: RunOnDisk) -> None:
+    ended = run_on_small_disk(DUE_TOGETHER, "48m")
     assert not ended.stderr
     counted, found, state = ended.stdout.splitlines()
     assert (counted, state) == (found, "ready")
@@ -381,12 +371,8 @@ with tubes.connect("file:" + sys.argv[1]) as queue:
 """
 
 
-def test_folder_can_be_opened_on_a_full_disk(tmp_path: Path) -> None:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if not shutil.which("unshare") or run_on_small_disk(folder, "true").returncode:
-        pytest.skip("nothing can be mounted here")
-    ended = run_on_small_disk(folder, sys.executable, "-c", CLOSED, str(folder / "jobs"))
+def test_folder_can_be_opened_on_a_full_disk(run_on_small_disk: RunOnDisk) -> None:
+    ended = run_on_small_disk(CLOSED, "16m")
     assert ended.stdout == "done 8\n", ended.stderr
 
 
@@ -526,6 +512,15 @@ WRITES: dict[str, Callable[[tubes.Tube, tubes.Task], object]] = {
 }
 
 
+def create_filled(queue: tubes.Queue) -> tuple[tubes.Tube, tubes.Task]:
+    """Create a tube with tasks in several states, and return it with its taken task."""
+    tube = queue.create_tube("t", "utubettl", ttr=100, key_ttl=50, max_in_flight=3, max_attempts=5)
+    tube.put("first", key="k", utube="a")
+    tube.put_many(["second", "third"], utube="b")
+    tube.bury(tube.put("buried").id)
+    return tube, take_task(tube)
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("method", WRITES)
 def test_interrupt_leaves_memory_and_file_consistent(tmp_path: Path, method: str) -> None:
@@ -534,11 +529,7 @@ def test_interrupt_leaves_memory_and_file_consistent(tmp_path: Path, method: str
         line, is_interrupted = -1, True
         while is_interrupted:
             line += 1
-            tube = queue.create_tube("t", "utubettl", ttr=100, key_ttl=50, max_in_flight=3, max_attempts=5)
-            tube.put("first", key="k", utube="a")
-            tube.put_many(["second", "third"], utube="b")
-            tube.bury(tube.put("buried").id)
-            task = take_task(tube)
+            tube, task = create_filled(queue)
             is_interrupted = interrupt_at(line, lambda tube=tube, task=task: WRITES[method](tube, task))  # type: ignore[misc]
             with tubes.connect(f"file:{tmp_path}?mode=read", clock=clock) as after_a_kill:
                 assert state_of(after_a_kill.tube("t")) == state_of(tube)
@@ -551,19 +542,13 @@ def test_tasks_move_to_another_tube_in_one_transaction(tmp_path: Path) -> None:
     clock = ManualClock()
     with tubes.connect(f"file:{tmp_path}", clock=clock) as queue, queue.namespace("elsewhere") as elsewhere:
         here, there = queue.create_tube("t", "utubettl"), elsewhere.create_tube("other", "utubettl", max_in_flight=1)
-        statements: list[str] = []
+        statements, whole = list[str](), ["BEGIN IMMEDIATE", "COMMIT"]
         port_of(here).shared._files.database.connection.set_trace_callback(statements.append)
         here.put_many(["x", "y"])
-        assert [words for words in statements if words in ("BEGIN IMMEDIATE", "COMMIT")] == [
-            "BEGIN IMMEDIATE",
-            "COMMIT",
-        ]
+        assert [words for words in statements if words in whole] == whole
         statements.clear()
         assert here.select("ready").move_to(there) == 2
-        assert [words for words in statements if words in ("BEGIN IMMEDIATE", "COMMIT")] == [
-            "BEGIN IMMEDIATE",
-            "COMMIT",
-        ]
+        assert [words for words in statements if words in whole] == whole
         assert "REPLACE" in statements[1]
         line, is_interrupted = -1, True
         while is_interrupted:
@@ -714,11 +699,7 @@ def test_interrupted_recovery_leaves_memory_and_file_consistent(tmp_path: Path, 
         first, hits = -1, 1
         while hits:
             first += 1
-            tube = queue.create_tube("t", "utubettl", ttr=100, key_ttl=50, max_in_flight=3, max_attempts=5)
-            tube.put("first", key="k", utube="a")
-            tube.put_many(["second", "third"], utube="b")
-            tube.bury(tube.put("buried").id)
-            task = take_task(tube)
+            tube, task = create_filled(queue)
             moments = first, *(rng.randrange(rng.choice([30, 300])) for _ in range(2))
             hits = interrupt(lambda tube=tube, task=task: WRITES[method](tube, task), *moments)  # type: ignore[misc]
             counts = tube.statistics().tasks
