@@ -63,6 +63,12 @@ class Query:
     def commit(self) -> None:
         self.committed = len(self.offsets) - 1
 
+    def finish(self) -> None:
+        """Commit the last batch, process all others, and check that each task was delivered once."""
+        self.commit()
+        self.run()
+        assert sorted(self.delivered, key=int) == EVERYTHING
+
     def step(self) -> None:
         """Plan, deliver and commit one batch."""
         self.plan()
@@ -270,9 +276,7 @@ def test_driver_crash_at_any_stage_loses_and_repeats_nothing(
     query.start()
     if query.committed < len(query.offsets) - 1:  # Spark repeats a batch that is planned, but not committed.
         query.deliver()
-        query.commit()
-    query.run()
-    assert sorted(query.delivered, key=int) == EVERYTHING
+    query.finish()
     assert tube.statistics().tasks["total"] == 0
 
 
@@ -552,9 +556,7 @@ def test_undelivered_task_is_not_acked(query: Query, tube: tubes.Tube) -> None:
     tube.bury(3)
     query.deliver()
     tube.select("buried", limit=1).kick()
-    query.commit()
-    query.run()
-    assert sorted(query.delivered, key=int) == EVERYTHING
+    query.finish()
     assert tube.statistics().tasks["total"] == 0
 
 
@@ -639,9 +641,7 @@ def test_spark_task_retry_skips_same_tasks(query: Query, tube: tubes.Tube) -> No
     tube.select("buried", limit=1).kick()
     query.deliver()
     assert "3" not in query.delivered
-    query.commit()
-    query.run()
-    assert sorted(query.delivered, key=int) == EVERYTHING
+    query.finish()
 
 
 def test_task_missing_from_stored_batch_is_delivered_later(query: Query, tube: tubes.Tube) -> None:
@@ -654,9 +654,7 @@ def test_task_missing_from_stored_batch_is_delivered_later(query: Query, tube: t
     query.start()
     query.deliver()
     assert query.sink[-1] == kept
-    query.commit()
-    query.run()
-    assert sorted(query.delivered, key=int) == EVERYTHING
+    query.finish()
 
 
 @pytest.mark.full
@@ -710,9 +708,7 @@ def test_stale_attempt_does_not_skip_tasks_of_next_batch(query: Query, tube: tub
     query.plan()
     rows_of(query.reader, old)
     query.deliver()
-    query.commit()
-    query.run()
-    assert sorted(query.delivered, key=int) == EVERYTHING
+    query.finish()
 
 
 def test_executor_of_dead_driver_does_not_skip_retaken_tasks(query: Query, tube: tubes.Tube) -> None:
@@ -726,9 +722,7 @@ def test_executor_of_dead_driver_does_not_skip_retaken_tasks(query: Query, tube:
     with pytest.raises(StreamFenced):
         rows_of(query.reader, old)
     second.sink.append([row["data"] for row in rows_of(second.reader, parts)])
-    second.commit()
-    second.run()
-    assert sorted(second.delivered, key=int) == EVERYTHING
+    second.finish()
 
 
 def test_task_skipped_in_one_batch_and_taken_in_next_is_delivered(query: Query, tube: tubes.Tube) -> None:
@@ -748,9 +742,7 @@ def test_task_skipped_in_one_batch_and_taken_in_next_is_delivered(query: Query, 
     query.crash()
     query.start()
     query.deliver()
-    query.commit()
-    query.run()
-    assert sorted(query.delivered, key=int) == EVERYTHING
+    query.finish()
 
 
 def test_restart_acks_committed_batch_before_delivering_next(query: Query, tube: tubes.Tube) -> None:
