@@ -117,46 +117,47 @@ def test_worker_releases_its_tasks_and_exits_nonzero_after_the_grace(jobs: tubes
     assert jobs.statistics().tasks["ready"] == 1
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("handler", ["thread", "loop", "blocking"])
-def test_a_second_signal_ends_a_worker_at_once(jobs: tubes.Tube, url: str, handler: str) -> None:
+@contextmanager
+def long_job(jobs: tubes.Tube, url: str, handler: str) -> Generator[subprocess.Popen[str]]:
+    """Start a worker with a task that takes a minute; when the worker has ended, the task can be taken again."""
     jobs.put(60)
     with process(url, handler) as worker:
         assert read_line(worker) == "begun"
+        yield worker
+    assert jobs.take(timeout=20) is not None
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("handler", ["thread", "loop", "blocking"])
+def test_a_second_signal_ends_a_worker_at_once(jobs: tubes.Tube, url: str, handler: str) -> None:
+    with long_job(jobs, url, handler) as worker:
         worker.send_signal(signal.SIGTERM)
         # Two equal signals count as one for a process that has not handled the first.
         assert read_line(worker) == "stops"
         worker.send_signal(signal.SIGTERM)
+        # A worker that blocked its event loop could not release the task, but its lease ends soon.
         assert worker.wait(20) == 4
-    # A worker that blocked its event loop could not release the task, but its lease ends soon.
-    assert jobs.take(timeout=20) is not None
 
 
 @pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("handler", ["thread", "loop"])
 def test_sigterm_and_sigint_together_count_as_two_signals(jobs: tubes.Tube, url: str, handler: str) -> None:
-    jobs.put(60)
-    with process(url, handler) as worker:
-        assert read_line(worker) == "begun"
+    with long_job(jobs, url, handler) as worker:
         worker.send_signal(signal.SIGTERM)
         worker.send_signal(signal.SIGINT)
         assert worker.wait(20) == 4
-    assert jobs.take(timeout=20) is not None
 
 
 @pytest.mark.full
 def test_a_storm_of_signals_ends_a_worker_once(jobs: tubes.Tube, url: str) -> None:
-    jobs.put(60)
-    with process(url, "thread") as worker:
-        assert read_line(worker) == "begun"
+    with long_job(jobs, url, "thread") as worker:
         for _ in range(20):
             worker.send_signal(signal.SIGTERM)
             worker.send_signal(signal.SIGINT)
             time.sleep(0.001)
         # The last signals may arrive while Python shuts down.
         assert worker.wait(20) in (4, -signal.SIGTERM, -signal.SIGINT)
-    assert jobs.take(timeout=20) is not None
 
 
 @pytest.mark.full
