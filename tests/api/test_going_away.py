@@ -99,7 +99,8 @@ def test_take_cancelled_during_identify_loses_no_task() -> None:
     asyncio.run(main())
 
 
-def test_cancelled_put_adds_no_task() -> None:
+@pytest.mark.parametrize("taken", [False, True], ids=["adds no task", "keeps its task if it was taken"])
+def test_cancelled_put(taken: bool) -> None:
     async def main() -> None:
         async with tubes.aio.connect() as queue:
             tube = await queue.create_tube("t", "limfifottl", capacity=1)
@@ -107,29 +108,15 @@ def test_cancelled_put_adds_no_task() -> None:
             putter = asyncio.create_task(tube.put("b", timeout=5))
             await pause()
             await (await tube.take(0)).ack()  # type: ignore[union-attr]
+            task = await tube.take(0) if taken else None
             putter.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await putter
+            if taken:
+                await task.ack()  # type: ignore[union-attr]
+                return
             statistics = await tube.statistics()
             assert (statistics.tasks["total"], statistics.calls["put"]) == (0, 1)
-
-    asyncio.run(main())
-
-
-def test_put_cancelled_after_its_task_was_taken_keeps_the_task() -> None:
-    async def main() -> None:
-        async with tubes.aio.connect() as queue:
-            tube = await queue.create_tube("t", "limfifottl", capacity=1)
-            await tube.put("a")
-            putter = asyncio.create_task(tube.put("b", timeout=5))
-            await pause()
-            await (await tube.take(0)).ack()  # type: ignore[union-attr]
-            task = await tube.take(0)
-            putter.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await putter
-            assert task is not None
-            await task.ack()
 
     asyncio.run(main())
 

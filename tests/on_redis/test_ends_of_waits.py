@@ -126,32 +126,23 @@ class DelayedPut:
         return self.outcome
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["returns its task", "raises if its outcome is unknown"])
 @pytest.mark.parametrize("kind", ["thread", "loop"])
-def test_put_done_as_its_timeout_expires_returns_its_task(url: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_put_done_as_its_timeout_expires(url: str, kind: str, lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load", capacity=1)
         tube.pause()
         first = tube.put("first")
-        delayed = DelayedPut(url, kind, monkeypatch)
+        delayed = DelayedPut(url, kind, monkeypatch, lost=lost)
         assert eventually(lambda: tube.statistics().waiting == (2 if kind == "thread" else 1))
         tube.delete(first)
         assert delayed.done.wait(20)
+        if lost:
+            assert isinstance(delayed.join(), ConnectionLost)
+            return
         tube.delete(first.id + 1)  # Another caller has deleted the task: reporting that it was not put would be wrong.
         tube.put("for the consumer")
         assert delayed.join().data == "late"
-
-
-@pytest.mark.parametrize("kind", ["thread", "loop"])
-def test_put_with_unknown_outcome_raises_connection_lost(url: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with tubes.connect(url) as queue:
-        tube = queue.create_tube("load", capacity=1)
-        tube.pause()
-        first = tube.put("first")
-        delayed = DelayedPut(url, kind, monkeypatch, lost=True)
-        assert eventually(lambda: tube.statistics().waiting == (2 if kind == "thread" else 1))
-        tube.delete(first)
-        assert delayed.done.wait(20)
-        assert isinstance(delayed.join(), ConnectionLost)
 
 
 def test_threads_waiting_for_the_serving_lock_sleep(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

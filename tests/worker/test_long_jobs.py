@@ -207,26 +207,17 @@ def test_task_that_is_taken_away_ends_its_handler_at_once(
     assert "may be done twice" not in str(lines())
 
 
-def test_handler_may_delete_its_task_and_continue(queue: tubes.Queue, tube: tubes.Tube) -> None:
-    worker, ends = Worker(queue), list[str]()
+@pytest.mark.parametrize(
+    ("method", "driver", "options"),
+    [("delete", "fifo", {}), ("delete", "fifottl", {"ttr": 3600}), ("ack", "fifottl", {"ttr": 0.3})],
+    ids=["delete-fifo", "delete-fifottl", "ack and run longer than its ttr"],
+)
+def test_handler_may_end_its_task_and_continue(queue: tubes.Queue, method: str, driver: str, options: Any) -> None:
+    tube, worker, ends = queue.create_tube("jobs", driver, **options), Worker(queue), list[str]()
 
     @worker.on(tube)
     async def work(task: tubes.AsyncTask) -> None:
-        await task.delete()
-        await asyncio.sleep(0.3)
-        ends.append("went on")
-
-    tube.put("a long job")
-    worker.run(burst=True)
-    assert ends == ["went on"]
-
-
-def test_handler_may_ack_its_task_and_run_longer_than_its_ttr(queue: tubes.Queue) -> None:
-    tube, worker, ends = queue.create_tube("jobs", "fifottl", ttr=0.3), Worker(queue), list[str]()
-
-    @worker.on(tube)
-    async def work(task: tubes.AsyncTask) -> None:
-        await task.ack()
+        await getattr(task, method)()
         await asyncio.sleep(0.6)
         ends.append("went on")
 
