@@ -166,7 +166,9 @@ def _damage(patient: Patient) -> str:
     elif how == "add" and kind == b"list":
         client.lpush(key, rng.choice(["x", "3", "7", "999999", "-1", "01"]))
     elif how == "field":
-        name = rng.choice(["delayed", "strays", "oldest", "soonest", "next", "takes", "lanes", "rate_limits", "calls:put"])
+        name = rng.choice(
+            ["delayed", "strays", "oldest", "soonest", "next", "takes", "lanes", "rate_limits", "calls:put"]
+        )
         value = rng.choice([None, "", "x", "3", "-7", "1e300"])
         part = name
         if value is None or (name == "lanes" and value in ("3", "-7")):
