@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -93,17 +94,9 @@ def test_timed_out_call_leaves_its_task_in_the_tube(queue: tubes.Queue, face_tub
 
 
 def test_calls_of_many_threads_get_their_own_replies(tube: tubes.Tube) -> None:
-    results: dict[int, Any] = {}
-
-    def ask(number: int) -> None:
-        results[number] = tube.call(number, timeout=20)[0]
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert results == {number: number for number in range(20)}
+    with ThreadPoolExecutor(20) as threads:
+        results = threads.map(lambda number: tube.call(number, timeout=20)[0], range(20))
+    assert list(results) == list(range(20))
 
 
 def test_asyncio_calls_get_their_own_replies_and_can_be_cancelled(queue: tubes.Queue, tube: tubes.Tube) -> None:

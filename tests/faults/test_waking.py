@@ -389,15 +389,13 @@ def test_waiting_takes_and_puts_wake_each_other(server: LocalServer, ledger: Led
             for _ in range(count):
                 ledger.work(take_task(tube, 20))
 
-        threads = [
-            threading.Thread(target=act, args=args)
-            for name, place in (("a", tube), ("b", other.tube("load")))
-            for act, args in ((put, (place, name)), (take, (place,)))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as threads:
+            places = ("a", tube), ("b", other.tube("load"))
+            ends = [
+                end for name, place in places for end in (threads.submit(put, place, name), threads.submit(take, place))
+            ]
+        for end in ends:
+            end.result()
         assert len(ledger.done) == 2 * count
         ledger.check(tube)
 

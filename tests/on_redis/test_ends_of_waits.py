@@ -158,16 +158,12 @@ def test_threads_waiting_for_the_serving_lock_sleep(url: str, monkeypatch: pytes
     with tubes.connect(url) as queue:
         tube = queue.create_tube("load")
         port: Any = tube._port
-        with port.shared.serving.lock:
-            threads = [
-                threading.Thread(target=port.shared.store.run_now, args=(port.shared.tick(),)) for _ in range(10)
-            ]
-            for thread in threads:
-                thread.start()
+        with ThreadPoolExecutor(10) as threads, port.shared.serving.lock:
+            ends = [threads.submit(port.shared.store.run_now, port.shared.tick()) for _ in range(10)]
             assert eventually(lambda: len(sleeps) > 0)
             time.sleep(WaitForLock.MOST)
-        for thread in threads:
-            thread.join()
+        for end in ends:
+            end.result()
         assert len(sleeps) < 100
 
 

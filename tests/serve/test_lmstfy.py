@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -125,21 +124,14 @@ def test_delayed_job_is_consumed_when_due(api: httpx.Client) -> None:
 
 
 def test_a_poll_waits_for_a_job(api: httpx.Client) -> None:
-    found: list[Any] = []
-    # Also for queues that do not exist yet.
-    threads = [
-        threading.Thread(target=lambda words: found.append(consume(api, *words, timeout=20)), args=[words])
-        for words in (["q"], ["a,b"])
-    ]
-    for thread in threads:
-        thread.start()
-    ns = str(api.base_url).rstrip("/").rpartition("/")[2]
-    root = str(api.base_url).partition("/api/")[0]
-    eventually(lambda: sorted(httpx.get(f"{root}/v1/{ns}/tubes").json()["tubes"]) == ["a", "b", "q"])
-    ids = {publish(api, queue="q"), publish(api, queue="b")}
-    for thread in threads:
-        thread.join()
-    assert {job["job_id"] for job in found} == ids
+    with ThreadPoolExecutor(2) as threads:
+        # Also for queues that do not exist yet.
+        found = [threads.submit(consume, api, words, timeout=20) for words in ("q", "a,b")]
+        ns = str(api.base_url).rstrip("/").rpartition("/")[2]
+        root = str(api.base_url).partition("/api/")[0]
+        eventually(lambda: sorted(httpx.get(f"{root}/v1/{ns}/tubes").json()["tubes"]) == ["a", "b", "q"])
+        ids = {publish(api, queue="q"), publish(api, queue="b")}
+        assert {job.result()["job_id"] for job in found} == ids
 
 
 def test_consume_prefers_first_of_several_queues(api: httpx.Client) -> None:

@@ -364,11 +364,9 @@ def test_token_file_is_private_and_contains_no_secret(tmp_path: Path) -> None:
     assert stat.S_IMODE(os.stat(tokens.path).st_mode) == 0o600
     assert text.split("_", 2)[2] not in tokens.path.read_text()
     assert Tokens(tokens.path).find(text) == tokens.all()[0]
-    threads = [threading.Thread(target=Tokens(tokens.path).create, args=([Grant.read("look")],)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        for end in [threads.submit(Tokens(tokens.path).create, [Grant.read("look")]) for _ in range(8)]:
+            end.result()
     assert len(tokens.all()) == 9
     tokens.path.write_text("{")
     with pytest.raises(InvalidOption, match="is not a token file"):

@@ -12,6 +12,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -452,7 +453,7 @@ def test_mounted_dashboard_is_changed_by_its_own_pages_only() -> None:
 
 def test_mounted_dashboard_has_one_service_per_event_loop(tmp_path: Path) -> None:
     app = dashboard(f"file:{tmp_path}/jobs")
-    meet, failed = threading.Barrier(3), list[Exception]()
+    meet = threading.Barrier(3)
 
     async def use() -> None:
         transport = httpx.ASGITransport(app)
@@ -463,18 +464,9 @@ def test_mounted_dashboard_has_one_service_per_event_loop(tmp_path: Path) -> Non
         assert len(app._running) == 3
         await asyncio.to_thread(meet.wait, 30)
 
-    def run() -> None:
-        try:
-            asyncio.run(use())
-        except Exception as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    with ThreadPoolExecutor(3) as threads:
+        for end in [threads.submit(lambda: asyncio.run(use())) for _ in range(3)]:
+            end.result()
     assert all(running.task.done() for running in app._running.values())
     asyncio.run(visit_once(app))
     assert len(app._running) == 1

@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, assert_type
@@ -244,11 +245,9 @@ def test_many_programs_may_begin_at_once(queue: tubes.Queue) -> None:
             together.wait(20)
             mine.enqueue("one")
 
-    threads = [threading.Thread(target=put) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    with ThreadPoolExecutor(4) as threads:
+        for end in [threads.submit(put) for _ in range(4)]:
+            end.result()
     assert queue.tube(TASKS).statistics().tasks["total"] == 4
 
 
