@@ -16,11 +16,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import uuid4
 
 from tubes.backend.flow import run, run_async
 from tubes.backend.interface import ApiKind
+from tubes.backend.port import connection_of, port_of
 from tubes.backend.retry import Outage
 from tubes.backend.waiters import ThreadWaiter
 from tubes.drivers.options import InternalContext, Seconds, micros, seconds
@@ -41,6 +42,9 @@ from tubes.values.task import TaskView
 if TYPE_CHECKING:
     from tubes.backend.flow import Flow
     from tubes.backend.interface import AnyConnection, AsyncConnection, Connection, Options, Port
+    from tubes.backend.port import HasConnection
+
+    _Queue: TypeAlias = HasConnection[Connection | AsyncConnection]
 
 _log = logging.getLogger("tubes")
 
@@ -56,13 +60,6 @@ _opening: Final = threading.Lock()
 
 #: The result of a handler, for its caller.
 Result: TypeAlias = Future[Any]
-
-
-class _Queue(Protocol):
-    """A `Queue` or an `AsyncQueue`."""
-
-    @property
-    def _connection(self) -> Connection | AsyncConnection: ...
 
 
 class ReplyTube:
@@ -308,7 +305,7 @@ def _call(
     tube: Any, data: object, timeout: Seconds | None, options: Options, begin: Callable[[AnyConnection], object]
 ) -> Flow[_Step, object]:
     patience = _check_options(timeout, options)
-    connection = tube._port.connection
+    connection = port_of(tube).connection
     replies, number, future = yield _Step(partial(begin, connection))
     wait_end = deadline = None if patience is None else time.monotonic() + patience
     try:
@@ -318,7 +315,7 @@ def _call(
             room = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             task = yield _Step(partial(put, timeout=room))
         if task is None:
-            raise tube._port.full_error(1)
+            raise port_of(tube).full_error(1)
         try:
             while True:
                 try:
@@ -366,12 +363,12 @@ def send_reply(queue: _Queue, task: TaskView, result: object = None, why: str | 
 
     Raises the errors of the backend. It has no effect if the caller has stopped waiting.
     """
-    run(_reply(queue._connection, task, result, why), lambda step: step.take())
+    run(_reply(connection_of(queue), task, result, why), lambda step: step.take())
 
 
 async def send_reply_async(queue: _Queue, task: TaskView, result: object = None, why: str | None = None) -> None:
     """Send a reply to the caller of a task, in an event loop. See `send_reply`."""
-    await run_async(_reply(queue._connection, task, result, why), lambda step: step.take_async())
+    await run_async(_reply(connection_of(queue), task, result, why), lambda step: step.take_async())
 
 
 def tell_caller(task: TaskView) -> None:
@@ -388,7 +385,7 @@ def _tell_caller(task: TaskView) -> Flow[_Step, None]:
     if is_call(task):
         try:
             why = f"cancelled: {task.reason}" if task.reason else "cancelled"
-            yield from _reply(task._tube._port.connection, task, None, why)
+            yield from _reply(port_of(task._tube).connection, task, None, why)
         except TubesError as error:
             _log.warning("the caller of %r could not be notified that it was cancelled: %s", task, error)
 

@@ -125,7 +125,23 @@ def test_clients_do_not_reach_into_a_store() -> None:
         for name, tree in modules().items()
         if client_of(name)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and node.attr == "store" and ast.unparse(node.value).endswith("connection")
+        if isinstance(node, ast.Attribute) and node.attr == "store" and "connection" in ast.unparse(node.value)
+    }
+    assert reached == set()
+
+
+#: The API, the backends and the values of both. All others call `port_of` and `connection_of`.
+CORE = tuple(f"tubes.{name}" for name in ("sync", "aio", "backend", "memory", "durable", "redis", "values"))
+
+
+def test_only_the_core_reads_private_ports_and_connections() -> None:
+    reached = {
+        (name, ast.unparse(node))
+        for name, tree in modules().items()
+        if not name.startswith(CORE)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("_port", "_connection")
+        if ast.unparse(node.value) != "self"
     }
     assert reached == set()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 from uuid import UUID
 
 from tubes.drivers.moves import State
@@ -32,6 +32,9 @@ _NO_LANE: Final = (
 #: A constant, because each access to a member of an enum costs a call.
 _TAKEN: Final = State.TAKEN
 _if_exists: Final = one_of("raise", "keep", "update")
+
+PortT = TypeVar("PortT", covariant=True)
+ConnectionT = TypeVar("ConnectionT", covariant=True)
 
 
 class PortBase(Generic[F]):
@@ -135,6 +138,30 @@ class PortBase(Generic[F]):
             rule = f"is for another tube {name!r}: in another store, or dropped since"
             raise InvalidOption(option="lease", value=text, rule=rule)
         return lease.id, lease.take, lease
+
+
+class HasPort(Protocol[PortT]):
+    """A tube, a selection, or another object of the API that calls a port."""
+
+    @property
+    def _port(self) -> PortT: ...
+
+
+class HasConnection(Protocol[ConnectionT]):
+    """A `Queue` or an `AsyncQueue`."""
+
+    @property
+    def _connection(self) -> ConnectionT: ...
+
+
+def port_of(tube: HasPort[PortT]) -> PortT:
+    """Return the port that a tube calls. For the library's own packages outside of the backends and the API."""
+    return tube._port
+
+
+def connection_of(queue: HasConnection[ConnectionT]) -> ConnectionT:
+    """Return the connection that a queue calls: see `port_of`."""
+    return queue._connection
 
 
 def check_end(task: F) -> F | None:

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 import tubes
+from tubes.backend.port import port_of
 from tubes.backend.selecting import CHANGED_STATES
 from tubes.backend.url import SHORTEST_LEASE
 from tubes.cli.common import (
@@ -118,7 +119,7 @@ def put(
         chosen = drop_none(**vars(options))
         if options.context:
             chosen["context"] = pairs(options.context, "--context")
-        codec = "raw" if isinstance(tube._port.codec, tubes.RawCodec) else "json"  # The URL can also set it.
+        codec = "raw" if isinstance(port_of(tube).codec, tubes.RawCodec) else "json"  # The URL can also set it.
         words = _lines(codec, read) if data in (None, [], ["-"]) else _arguments(data or [], codec, read)
         while batch := list(islice(words, _BATCH)):
             tasks = tube.put_many(batch, timeout=0, errors="raise", **chosen)

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final
 import typer
 
 import tubes
+from tubes.backend.port import connection_of
 from tubes.backend.url import url_of_environment
 from tubes.cli.common import AsJson, Url, open_queue, with_options
 from tubes.cli.exits import SHOWS_WHERE, Exit, Stop
@@ -108,7 +109,7 @@ def worker(
         limit(loaded, options.max_tasks, options.max_memory)
         loaded._code_at_once = Exit.AT_ONCE
         if link is not None:
-            if (options.processes or 1) > 1 and not loaded._queue._connection.is_remote:
+            if (options.processes or 1) > 1 and not connection_of(loaded._queue).is_remote:
                 raise Stop(_NOT_SHARED, Exit.USAGE)
             link.stop = partial(_stop, loaded)
             _report_start(loaded, link)

@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import tubes
+from tubes.backend.port import port_of
 from tubes.crawl.hosts import host_of
 from tubes.drivers.options import MAX_PRI
 from tubes.errors import Facts, excerpt, needs
@@ -316,4 +317,4 @@ def _processed(request: Request, *, is_new: bool = False, is_handled: bool = Fal
 def _release(take: asyncio.Task[tubes.AsyncTask | None]) -> None:
     """Release the task if the take succeeded although its fetch was cancelled."""
     if not take.cancelled() and take.exception() is None and (task := take.result()) is not None:
-        task._tube._port.release_later(task)
+        port_of(task._tube).release_later(task)

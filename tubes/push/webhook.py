@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tubes.aio import AsyncTask
+from tubes.backend.port import port_of
 from tubes.drivers.backoff import Backoff
 from tubes.push.sender import Reply, Sender, SendFailed
 from tubes.push.signing import Signer
@@ -82,11 +83,11 @@ def make_busy_retry(reason: str, reply: Reply) -> Retry:
 
 
 def make_retry(task: AsyncTask, reason: str) -> Retry:
-    has_own = task._tube._port.shared.options.get("backoff")
+    has_own = task._tube.options.get("backoff")
     return Retry(None if has_own else _BACKOFF.delay(task.attempts, task.id), reason)
 
 
 def message_id(task: AsyncTask) -> str:
     """Return the `webhook-id` of a task: the same in all attempts, and unique among all tasks of its store."""
-    text = f"{task._tube._port.connection.namespace}\n{task.tube}\n{task.id}\n{task.created}"
+    text = f"{port_of(task._tube).connection.namespace}\n{task.tube}\n{task.id}\n{task.created}"
     return f"msg_{hashlib.sha256(text.encode()).hexdigest()[:32]}"

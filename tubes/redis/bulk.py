@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tubes.backend.interface import AnyConnection, AnyPort, Options
+    from tubes.backend.port import HasConnection, HasPort
     from tubes.errors import TubeFull, Unreadable
     from tubes.redis.connection import RedisConnection
     from tubes.redis.port.methods import TubePort
@@ -53,12 +54,12 @@ __all__ = [
 
 
 class BulkTube:
-    """A tube on a server, at the level of its functions and keys. Blocking. `port`: the port of a `sync.Tube`."""
+    """A tube on a server, at the level of its functions and keys. Blocking. `tube`: a `sync.Tube`."""
 
     encode_reason = staticmethod(task_codec.encode_reason)
 
-    def __init__(self, port: AnyPort) -> None:
-        self._port: Final = cast("TubePort", port)
+    def __init__(self, tube: HasPort[AnyPort]) -> None:
+        self._port: Final = cast("TubePort", tube._port)
         self._shared: Final = self._port.shared
         self.name: Final = self._shared.name
         #: The prefix of all keys of the tube.
@@ -104,6 +105,6 @@ class BulkTube:
         self._port.connection.store.invalid_names.leave_out(f"tube {self.name!r}", {error.facts["what"]: error})
 
 
-def join_session(connection: AnyConnection, uuid: str) -> None:
-    """Let a connection that has no open tube use the session `uuid`."""
-    cast("RedisConnection", connection).session.use(uuid)
+def join_session(queue: HasConnection[AnyConnection], uuid: str) -> None:
+    """Let a queue that has no open tube use the session `uuid`."""
+    cast("RedisConnection", queue._connection).session.use(uuid)

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import tubes.aio
 from tubes.aio import AsyncQueue
+from tubes.backend.port import connection_of
 from tubes.serve import native, ui
 from tubes.serve.access import Access, OwnPages
 from tubes.serve.app import make_router
@@ -61,7 +62,7 @@ class Dashboard:
     def _make_app(self) -> tuple[Service, ASGIApp]:
         # Use another session, so that closing it leaves the queue of the program open.
         queue = tubes.aio.connect(self._queue)
-        rights = self._rights - {"put", "take"} if queue._connection.codec is None else self._rights
+        rights = self._rights - {"put", "take"} if connection_of(queue).codec is None else self._rights
         limits = Limits()
         service = Service(queue, self._tokens, limits, rights)
         router = make_router([*native.routes(service), *self._page], service)

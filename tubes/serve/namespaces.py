@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
 from tubes.backend.flow import step_ended
+from tubes.backend.port import connection_of, port_of
 from tubes.backend.selecting import Scan
 from tubes.drivers.driver import check_namespace, check_tube_name
 from tubes.errors import ConnectionLost, Facts, TubeNotFound, TubesError
@@ -42,7 +43,7 @@ async def limit_time(queue: AsyncQueue, work: Awaitable[Value], seconds: float =
     Clients of the service can retry; programs that use the server directly wait longer. A call that reads a large tube
     in parts may take longer: each part has the whole time.
     """
-    if not queue._connection.is_remote:
+    if not connection_of(queue).is_remote:
         return await work
     timeout, loop = asyncio.timeout(seconds), asyncio.get_running_loop()
 
@@ -57,7 +58,7 @@ async def limit_time(queue: AsyncQueue, work: Awaitable[Value], seconds: float =
     except TimeoutError:
         if not timeout.expired():  # A CallTimeout is also a TimeoutError.
             raise
-        raise ConnectionLost(url=queue._connection.url, why=f"no reply within {seconds:g} s") from None
+        raise ConnectionLost(url=connection_of(queue).url, why=f"no reply within {seconds:g} s") from None
     finally:
         step_ended.reset(outer)
 
@@ -92,7 +93,7 @@ class Namespace:
         self.name: Final = name
         self.queue: Final = queue
         #: True if the store is in this process, so that no reply can be missing.
-        self._is_local: Final = not queue._connection.is_remote
+        self._is_local: Final = not connection_of(queue).is_remote
         #: Number of requests and sessions that use it now.
         self.users = 0
         self.listeners: Final = Listeners()
@@ -109,11 +110,11 @@ class Namespace:
 
     def session(self, ttl: float) -> AsyncQueue:
         """Open a session that ends within `ttl` seconds if this process is killed."""
-        return AsyncQueue(self.queue._connection.sibling(None, None, ttl))
+        return AsyncQueue(connection_of(self.queue).sibling(None, None, ttl))
 
     async def read_tubes(self, patterns: Collection[str], *, ages: bool) -> dict[str, Overview]:
         """Return the tubes whose names match. With exact names the cost depends only on the number of results."""
-        result = self.queue._connection.overview(ages, patterns)
+        result = connection_of(self.queue).overview(ages, patterns)
         return result if isinstance(result, dict) else await limit_time(self.queue, result)
 
     async def read_all_tubes(self, *, ages: bool) -> dict[str, Overview]:
@@ -137,7 +138,7 @@ class Namespace:
         tube = self._tubes.get(name)
         if tube is None:
             tube = self._tubes[check_tube_name(name)] = await limit_time(self.queue, self.queue._find_tube(name))
-            tube._port.use_codec(_RAW)  # Other programs may use another codec for its data.
+            port_of(tube).use_codec(_RAW)  # Other programs may use another codec for its data.
             if len(self._tubes) > _MAX_TUBES:
                 self._tubes.popitem(last=False)
             if name in self.listeners:  # It may have been dropped and created again.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tubes.aio import AsyncQueue
+from tubes.backend.port import connection_of
 from tubes.drivers.options import SECOND
 from tubes.errors import InvalidOption
 
@@ -48,7 +49,7 @@ class Rates:
     """
 
     def __init__(self, queue: AsyncQueue, now: Callable[[], float] = time.monotonic) -> None:
-        self._connection: Final[Any] = queue._connection
+        self._connection: Final[Any] = connection_of(queue)
         self._now: Final = now
         self._filled: Final[OrderedDict[str, float]] = OrderedDict()
 

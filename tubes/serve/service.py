@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope
 
 from tubes.aio import AsyncQueue
+from tubes.backend.port import connection_of
 from tubes.drivers.options import MAX_WAITING
 from tubes.errors import Facts, InvalidOption
 from tubes.serve.access import notes_of
@@ -81,10 +82,10 @@ class Service:
         *,
         history: bool = False,
     ) -> None:
-        if queue._connection.is_read_only:
+        if connection_of(queue).is_read_only:
             rights &= {"look"}
         #: True in memory without a codec: data are objects, which are shown but not put, taken or changed.
-        self.has_objects: Final = queue._connection.codec is None
+        self.has_objects: Final = connection_of(queue).codec is None
         if self.has_objects and not rights.isdisjoint({"put", "take"}):
             rule = "must be connected with codec='json' in memory: the service stores bytes"
             raise InvalidOption(option="queue", value=queue, rule=rule)

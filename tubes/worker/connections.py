@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from tubes import aio, sync
+from tubes.backend.port import port_of
 from tubes.errors import QueueClosed, TubesError
 from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
@@ -28,7 +29,7 @@ class Connections:
     def thread_tube(self, tube: aio.AsyncTube) -> sync.Tube:
         """Return the synchronous tube that corresponds to this asyncio tube."""
         known = self._tubes.get(tube.name)
-        if known is None or known._port.shared is not tube._port.shared:
+        if known is None or port_of(known).shared is not port_of(tube).shared:
             known = self._tubes[tube.name] = self.threads._find_tube(tube.name)
         return known
 

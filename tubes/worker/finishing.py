@@ -12,6 +12,7 @@ from operator import call
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tubes.backend.flow import Flow, Sleep, run_async
+from tubes.backend.port import port_of
 from tubes.calls import send_reply_async
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
@@ -93,7 +94,7 @@ def _seconds_until_ready(after: TaskView) -> float | None:
     """Return the seconds until a released task is ready; None if it is ready now."""
     if after.due is None or after.state is not State.DELAYED:
         return None
-    now: int = after._tube._port.connection.micros()
+    now: int = port_of(after._tube).connection.micros()
     left = max(0, after.due - now / SECOND)
     return round(left, 1) if left >= 1 else float(f"{left:.1g}")
 

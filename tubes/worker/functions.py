@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from tubes.backend.port import port_of
 from tubes.drivers.options import SECOND
 from tubes.errors import InvalidOption, excerpt
 from tubes.values.task_data import TaskFunction, read
@@ -95,7 +96,7 @@ class UnknownFunctions:
                 name_of(task),
                 excerpt(name),
             )
-        age = task._tube._port.connection.micros() / SECOND - task.created
+        age = port_of(task._tube).connection.micros() / SECOND - task.created
         return Verdict("decline", delay=min(max(age / 4, _DELAYS[0]), _DELAYS[1]), is_logged=True)
 
 

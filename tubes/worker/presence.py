@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from tubes.backend.port import connection_of
 from tubes.drivers.options import SECOND
 from tubes.errors import QueueClosed, TubeNotFound, TubesError
 from tubes.values.worker_info import HEARTBEAT, HEARTBEAT_TTL, WorkerInfo
@@ -40,7 +41,7 @@ class Presence:
     def begin(self, session: str, *, at_once: bool) -> None:
         """Start to store the description. `at_once`: now, instead of after one interval."""
         self._session = session
-        self._started = self._queue._connection.micros() / SECOND
+        self._started = connection_of(self._queue).micros() / SECOND
         thread = threading.Thread(target=self._run, args=(at_once,), name="tubes-worker-presence", daemon=True)
         try:
             thread.start()

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from tubes import sync
 from tubes.backend.flow import run
+from tubes.backend.port import connection_of, port_of
 from tubes.calls import is_call, send_reply
 from tubes.drivers.entry import Loss
 from tubes.drivers.moves import State
@@ -140,10 +141,10 @@ class Run:
 
     async def work(self, grace: float) -> Summary:
         """Work until the run is stopped; in a burst, until no task is left."""
-        for connection in (self._connections.threads._connection, self._connections.queue._connection):
-            connection.on_checkpoint = self._interrupt
+        connection_of(self._connections.threads).on_checkpoint = self._interrupt
+        connection_of(self._connections.queue).on_checkpoint = self._interrupt
         for fetcher in self._fetchers.values():
-            log.info("the worker takes tasks from %s, on %s", fetcher, self._connections.threads._connection.url)
+            log.info("the worker takes tasks from %s, on %s", fetcher, connection_of(self._connections.threads).url)
         self._presence.begin(self._connections.session, at_once=not self._burst)
         try:
             if self._burst:
@@ -350,7 +351,7 @@ class Run:
 
     def _would_spin(self, task: AsyncTask, verdict: Verdict) -> bool:
         """Return True if the task would be taken again at once, without end."""
-        return not self._burst and verdict.is_endless(task) and not task._tube._port.shared.options.get("backoff")
+        return not self._burst and verdict.is_endless(task) and not task._tube.options.get("backoff")
 
     def _defer(self, entry: InFlight, verdict: Verdict) -> None:
         """Hold a failed task until the end of the burst."""
@@ -412,7 +413,7 @@ class Run:
         """Add the current state of this worker to its description. Called in the thread of `Presence`."""
         queue, summary = self._connections.threads, self._summary
         # Converts monotonic times to the clock of the queue.
-        offset = queue._connection.micros() / SECOND - time.monotonic()
+        offset = connection_of(queue).micros() / SECOND - time.monotonic()
         fetchers, in_flight = list(self._fetchers.values()), sorted(self._in_flight, key=lambda entry: entry.started_at)
         return replace(
             info,
@@ -443,7 +444,7 @@ class Run:
         """Let the backend report the tasks of a tube that this worker loses."""
         self._watched.add(tube)
         try:
-            tube._port.on_loss(lambda loss: self._lifetime.call(self._handle_loss, tube, loss))
+            port_of(tube).on_loss(lambda loss: self._lifetime.call(self._handle_loss, tube, loss))
         except RuntimeError as error:
             self._watched.discard(tube)
             log.warning("cancelled tasks of tube %r are noticed late, no thread could be started: %s", tube.name, error)

@@ -12,6 +12,7 @@ import random
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from tubes.backend.port import connection_of
 from tubes.drivers.options import MAX_SECONDS, SECOND
 from tubes.errors import QueueClosed, TubesError, excerpt
 from tubes.values.batch import Item
@@ -147,7 +148,7 @@ class Scheduler:
         if "delay" not in tube.driver.options:
             raise tube.driver.make_option_error("delay")
         own: Any = {} if tube.driver.lane is None else {"utube": name}
-        if "ttl" in tube.driver.options and "ttl" not in tube._port.shared.options:
+        if "ttl" in tube.driver.options and "ttl" not in tube.options:
             own["ttl"] = _TTL
         items: list[object] = [
             Item(
@@ -162,7 +163,7 @@ class Scheduler:
         await tube.put_many(items)
 
     def _now(self) -> int:
-        return self._queue._connection.micros()
+        return connection_of(self._queue).micros()
 
 
 def _format_time(moment: int) -> str:

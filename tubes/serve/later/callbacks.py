@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
 from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
+from tubes.backend.port import connection_of
 from tubes.drivers.backoff import Backoff
 from tubes.errors import Facts, InvalidOption, TubeNotFound, TubesError
 from tubes.push import Sender, SendFailed, Signer
@@ -60,7 +61,7 @@ class Delivery:
     """The tube of later, and a worker for it."""
 
     def __init__(self, queue: AsyncQueue, callbacks: Callbacks, secret: bytes) -> None:
-        if isinstance(queue._connection.codec, RawCodec):
+        if isinstance(connection_of(queue).codec, RawCodec):
             raise InvalidOption(option="codec", value="raw", rule="must encode objects, since later stores them")
         self.ids: Final = Ids(secret)
         self.sender: Final = Sender(

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from tubes.aio import AsyncTask
+from tubes.backend.port import connection_of
 from tubes.backend.selecting import MAX_CONTAINS
 from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
 from tubes.drivers.options import MAX_BURST, MAX_SECONDS, SECOND
@@ -322,7 +323,7 @@ def overview_json(call: Call, name: str, overview: Overview) -> dict[str, object
     statistics = overview.statistics
     lanes: int | None = overview.lanes
     with suppress(DriverNotFound):  # Other programs may use other drivers.
-        if call.space.queue._connection.find_driver(overview.driver).lane is None:
+        if connection_of(call.space.queue).find_driver(overview.driver).lane is None:
             lanes = None
     return {
         "driver": overview.driver,

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from tubes.aio import AsyncSelection, AsyncTask
+from tubes.backend.port import connection_of, port_of
 from tubes.backend.selecting import Filters, Scan, see_all
 from tubes.drivers.options import SECOND
 from tubes.errors import InvalidOption, TaskNotFound, TubeNotFound, TubesError
@@ -186,7 +187,7 @@ def _note_end(lease: Lease, held: dict[Lease, float], lost: set[Lease]) -> None:
 async def _review(session: Namespace, held: dict[Lease, float], lost: set[Lease], *, all_leases: bool = False) -> None:
     """Find the leases that have ended by time; with `all_leases`, also those that another process has ended."""
     for lease, due in list(held.items()):
-        is_due = due <= session.queue._connection.micros() / SECOND
+        is_due = due <= connection_of(session.queue).micros() / SECOND
         try:
             if is_due or all_leases:
                 held[lease] = (await (await session.tube(lease.tube)).peek(lease)).due or math.inf
@@ -367,7 +368,7 @@ async def select(call: Call) -> Response:
     chosen = tube.select(**body)
 
     async def work(write: Write) -> None:
-        selection = _Selection(chosen._port, chosen._filters)
+        selection = _Selection(port_of(chosen), chosen._filters)
         selection.ids = None if ids is None else list(dict.fromkeys(ids))[::-1]
         await _report(call, selection, action, arguments, write)
 

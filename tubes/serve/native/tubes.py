@@ -12,6 +12,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from tubes.aio import AsyncLane, AsyncTube
+from tubes.backend.port import connection_of, port_of
 from tubes.errors import Facts, TubeExists, TubeNotFound
 from tubes.serve.bodies import json_reply
 from tubes.serve.history import COUNTS, RATES, SAMPLES
@@ -240,7 +241,7 @@ async def put_tube(call: Call) -> Response:
     name: Any = body.get("driver", "fifottl")
     options = shapes.tube_options(body.get("options", {}))
     temporary: Any = body.get("temporary", False)
-    if "ttr" in call.space.queue._connection.find_driver(name).options:
+    if "ttr" in connection_of(call.space.queue).find_driver(name).options:
         options.setdefault("ttr", call.service.limits.ttr)
     status = 201
     try:
@@ -436,7 +437,7 @@ async def _read_lanes(tube: AsyncTube, max_lanes: int) -> tuple[list[LaneInfo], 
         has_all = time.monotonic() < until
         return not has_all
 
-    reply = tube._port.lanes(max_lanes, should_stop)
+    reply = port_of(tube).lanes(max_lanes, should_stop)
     return (await reply if isawaitable(reply) else reply), has_all
 
 

@@ -162,7 +162,7 @@ class BulkReader:
 
     def __init__(self, tube: Tube) -> None:
         self._tube: Final = tube
-        self._bulk: Final = BulkTube(tube._port)
+        self._bulk: Final = BulkTube(tube)
         #: True if no task was taken or due at the last read.
         self._is_idle = True
         #: Number of tasks in the next read.

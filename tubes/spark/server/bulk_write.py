@@ -83,7 +83,7 @@ class Writer:
 
     def __init__(self, tube: Tube) -> None:
         self.tube: Final = tube
-        self._bulk: Final = BulkTube(tube._port)
+        self._bulk: Final = BulkTube(tube)
         self._lanes: Final = self._bulk.driver.lane is not None
 
     # -- chunks --------------------------------------------------------------------------------------------------------

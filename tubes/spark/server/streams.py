@@ -77,13 +77,13 @@ class Claim(NamedTuple):
         parts = (f"skipped:{self.stream}", f"stream:{self.stream}")
         for first in range(0, len(takes), CHUNK):
             words = [f"{id}.{take}" for id, take in takes[first : first + CHUNK]]
-            reply = BulkTube(tube._port).call("stream_skip", self.stream, self.epoch, IDLE, *words, parts=parts)
+            reply = BulkTube(tube).call("stream_skip", self.stream, self.epoch, IDLE, *words, parts=parts)
             if type(reply) is ErrorReply:
                 raise StreamFenced(stream=self.stream, tube=tube.name)
 
     def skipped(self, tube: Tube) -> frozenset[tuple[int, int]]:
         """Return the tasks passed to `skip`: a second read of the batch must also skip them."""
-        bulk = BulkTube(tube._port)
+        bulk = BulkTube(tube)
         (takes,) = bulk.run_commands(pack("SMEMBERS", f"{bulk.key}:skipped:{self.stream}"))
         with reading(f"stream {self.stream!r} of tube {tube.name!r}"):
             parts = (bytes_of(take).partition(b".") for take in list_of(takes))
@@ -91,11 +91,11 @@ class Claim(NamedTuple):
 
     def note_slots(self, tube: Tube, slots: int) -> None:
         """Store the number of Spark tasks that run at a time, for the driver that plans partitions."""
-        BulkTube(tube._port).call("stream_slots", self.stream, self.epoch, slots, parts=(f"stream:{self.stream}",))
+        BulkTube(tube).call("stream_slots", self.stream, self.epoch, slots, parts=(f"stream:{self.stream}",))
 
     def check(self, tube: Tube) -> None:
         """Raise `StreamFenced` if another process has opened the stream, `TubeNotFound` if the tube was replaced."""
-        bulk = BulkTube(tube._port)
+        bulk = BulkTube(tube)
         epoch, born = bulk.run_commands(
             pack("HGET", f"{bulk.key}:stream:{self.stream}", "epoch"), pack("HGET", bulk.key, "born")
         )
@@ -126,7 +126,7 @@ class Stream:
     def __init__(self, tube: Tube, name: str) -> None:
         self.tube: Final = tube
         self.name: Final = name
-        self._bulk: Final = BulkTube(tube._port)
+        self._bulk: Final = BulkTube(tube)
         #: True if the tube has lanes, where taken tasks block others of their lane.
         self.lanes: Final = self._bulk.driver.lane is not None
         self._chunk_size: Final = CHUNK_WITH_LANES if self.lanes else CHUNK
@@ -153,7 +153,7 @@ class Stream:
         text("stream", name)
         digest = sha1(f"{tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
         # Other processes may use the same session, since replies are stored per caller. UUID version 5 marks a stream.
-        join_session(queue._connection, UUID(bytes=digest[:16], version=5).hex)
+        join_session(queue, UUID(bytes=digest[:16], version=5).hex)
         stream = cls(queue.tube(tube), name)
         reply = stream._run("stream_open")
         with reading(f"stream {name!r} of tube {tube!r}"):
