@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import random
+import re
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +17,8 @@ from tests.support.internals import port_of
 from tubes import TubesError
 from tubes.drivers.invariants import check_engine
 from tubes.memory.calls import CallPort
+from tubes.memory.lock import Lock
+from tubes.memory.port import MemoryPort
 from tubes.memory.quick import QuickPort
 from tubes.testing import ManualClock
 
@@ -126,3 +132,59 @@ def test_put_and_put_many_read_options_alike(driver: str, subtests: pytest.Subte
             one = add(lambda tube, options=options: tube.put("x", **options))  # type: ignore[misc]
             assert one == add(lambda tube, options=options: tube.put_many(["x"], **options)[0])  # type: ignore[misc]
             assert one == add(lambda tube, options=options: tube.put_many([tubes.Item("x", **options)])[0])  # type: ignore[misc]
+
+
+#: Words of the lines that belong to the critical section of a method, rather than to its work.
+SECTION = re.compile(
+    r"\b(acquire|waits|let_in|held|wait|break|return$|try|busy|repair|closed_error|serve|_is_awaited|_after_parts|continue"
+    r"|end_section|except|recover|raise|finally|token|events|notify_listeners)\b"
+)
+
+
+def section(method: Any) -> str:
+    """Return the lines of a method that make it a critical section."""
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
+    assert isinstance(function, ast.FunctionDef)
+    lines = "\n".join(map(ast.unparse, function.body[1:])).splitlines()  # The first one is the docstring.
+    return "".join(f"{line.strip()}\n" for line in lines if SECTION.search(line))
+
+
+def replace(text: str, differences: dict[str, str]) -> str:
+    for old, new in differences.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+DUE = "if engine.timers.soonest <= now and shared.serve(now):\n"
+END = "if (end_section := shared.end_section) is not None:\nend_section(now)\n"
+CHECK = re.compile(r".*\(.*engine\.listener or .*engine\.uses_time or .*engine\.busy or self\.closed_error\).*\n")
+CLOCK = {"end_section(now or self._micros())": "end_section(now)"}
+
+
+def test_written_out_methods_have_the_critical_section_of_the_general_one() -> None:
+    acquire = section(Lock.acquire).replace("self.", "lock.").replace("return\n", "break\n")
+    repeat = "return self._after_parts(lambda: self._do(act, then))\n"
+    general = replace(section(MemoryPort._do), {"lock.acquire()\n": acquire, "= 0\nbreak\n": "= 0\n"})
+    timed, put_again = DUE.replace("if ", "if engine.uses_time and "), "partial(self._put_if_room, request)"
+    long = {
+        MemoryPort.put: {timed: DUE, f"return self._after_parts({put_again})\n": repeat},
+        MemoryPort.take: {**CLOCK, "return self._after_parts(self.take)\n": repeat},
+        MemoryPort.ack: {**CLOCK, "return self._after_parts(lambda: self.ack(task))\n": repeat},
+    }
+    for method, differences in long.items():
+        assert replace(section(method), differences) == general
+
+    # The short methods have one check instead, and leave all other cases to the long ones.
+    refuse = "if self.closed_error is not None:\nraise self.closed_error()\n"
+    wait = f"{DUE}engine.busy = 0\nif self._is_awaited:\n{repeat}continue\n"
+    notify = "if shared.events:\nshared.notify_listeners()\n"
+    general = replace(general, {"if engine.busy:\nshared.repair()\n": "CHECK\n", refuse: "", wait: "", notify: ""})
+    unless = " and (not (line[0] is entry and shared.take_waiters and self._hand_over(line, now)))"
+    short = {
+        QuickPort.put: {unless: ""},
+        QuickPort.take: {"engine.busy = take = ": "engine.busy = ", "engine.busy = 0\n": f"{END}engine.busy = 0\n"},
+        QuickPort.ack: {"engine.busy = 0\n": f"{END}engine.busy = 0\n"},
+    }
+    for method, differences in short.items():
+        assert CHECK.sub("CHECK\n", replace(section(method), differences)) == general
