@@ -193,7 +193,9 @@ class _Examination:
         disordered = False
         if order_of(self._driver) == "list":
             disordered = yield from self._list(next_id)
-        orders = {"list": ("back",), "lanes": ("offers", "behind", "cooldowns"), "set": ("ready",)}[order_of(self._driver)]
+        orders = {"list": ("back",), "lanes": ("offers", "behind", "cooldowns"), "set": ("ready",)}[
+            order_of(self._driver)
+        ]
         timed = ("due",) if is_timed(self._driver) else ()
         for index in (*orders, "buried", *timed, "keys", "known", "done", "ended", "waiting"):
             yield from self._sweep(index)

@@ -67,7 +67,9 @@ def block(port: RedisPort[F], lane: object, seconds: object, extend: object, rea
     """Stop a lane for `seconds`: its tasks cannot be taken."""
     name, span, extends = lane_of(port._driver, lane), micros("seconds", seconds), flag("extend", extend)
     why = encode_text(check_reason(reason) or "")
-    return port.call("limit_lane", (_ignore, (encode_text(name), span, "", "", "", "1" if extends else "", "", why), None))
+    return port.call(
+        "limit_lane", (_ignore, (encode_text(name), span, "", "", "", "1" if extends else "", "", why), None)
+    )
 
 
 def configure(port: RedisPort[F], lane: object, limits: Options) -> None:
