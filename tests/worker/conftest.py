@@ -21,7 +21,8 @@ def place(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def settings(clock: ManualClock) -> dict[str, Any]:
     """The options that `queue` is opened with."""
-    return {"clock": clock}
+    # Leases of sessions are renewed in real time, so a test that advances the clock must not end them.
+    return {"clock": clock, "session_ttl": 86_400}
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from operator import call
 from typing import Any
@@ -41,7 +41,7 @@ def place() -> str:
 
 
 @pytest.fixture(autouse=True)
-def printable_logs(caplog: pytest.LogCaptureFixture) -> None:
+def printable_logs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Escape lone surrogates in captured logs: pytest-xdist cannot send them between processes."""
 
     def escape(record: logging.LogRecord) -> bool:
@@ -54,6 +54,8 @@ def printable_logs(caplog: pytest.LogCaptureFixture) -> None:
         return True
 
     caplog.handler.addFilter(escape)
+    yield
+    caplog.handler.removeFilter(escape)  # All tests share the handler.
 
 
 def burst(worker: Worker) -> Summary:
