@@ -91,6 +91,31 @@ def test_acks_travel_together_while_another_is_under_way(monkeypatch: pytest.Mon
     assert sizes == [1, 4]
 
 
+def test_worker_stopped_at_once_acks_the_tasks_of_ended_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way, ack_many = asyncio.Event(), AsyncTube.ack_many
+
+    async def ack_slowly(tube: AsyncTube, tasks: list[Any]) -> dict[int, bool]:
+        under_way.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return await ack_many(tube, tasks)
+
+    async def handle(task: Any) -> None:
+        if task.data:
+            await under_way.wait()
+        if task.data == 4:
+            worker.stop(now=True)
+
+    monkeypatch.setattr(AsyncTube, "ack_many", ack_slowly)
+    with tubes.connect() as queue:
+        tube = queue.create_tube("mail", max_attempts=1)
+        tube.put_many(range(5))
+        worker = Worker(queue, concurrency=5)
+        worker.on(tube, handle)
+        assert worker.run().acked == 5
+        assert tube.statistics().tasks["total"] == 0
+
+
 def test_tasks_of_a_worker_killed_between_two_acks_come_again(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("mail")

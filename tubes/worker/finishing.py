@@ -182,6 +182,10 @@ class Acks:
         self._senders.add(sender)
         sender.add_done_callback(self._senders.discard)
 
+    async def join(self) -> None:
+        """Wait until all acks are sent and have ended."""
+        await asyncio.gather(*self._senders, return_exceptions=True)
+
     async def _send(self, tube: AsyncTube) -> None:
         while group := self._gathered[tube]:
             self._gathered[tube] = []

@@ -61,7 +61,7 @@ from tubes.worker.processes import Processes
 from tubes.worker.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Coroutine
 
     from tubes.aio import AsyncTask, AsyncTube
     from tubes.values.worker_info import WorkerInfo
@@ -205,19 +205,20 @@ class Run:
                 return
 
     async def _cut_off(self) -> None:
-        """Cancel the handlers in flight, and decline their tasks, which have not failed."""
+        """Cancel the handlers in flight, decline their tasks, which have not failed, and let finished tasks end."""
         self._lifetime.end()
         self._summary.exit_code = AT_ONCE if self._lifetime.at_once else CUT_OFF
         cut_off = [entry for entry in self._in_flight if self._renewer.claim(entry)]
         self._summary.cut_off += len(cut_off)
         for entry in cut_off:
             log.warning("%s is released at shutdown: its handler did not end in time", name_of(entry.task))
-        runners = [entry.runner for entry in self._in_flight if entry.runner is not None]
-        for runner in runners:
+        runners = {entry.runner: entry.is_finishing for entry in self._in_flight if entry.runner is not None}
+        running = [runner for runner, is_finishing in runners.items() if not is_finishing]
+        for runner in running:
             runner.cancel()
-        if runners:
-            await asyncio.wait(runners, timeout=CANCEL_GRACE)
-        work: list[Coroutine[object, object, Outcome]] = []
+        if running:
+            await asyncio.wait(running, timeout=CANCEL_GRACE)
+        work: list[Awaitable[object]] = [self._acks.join(), *(runners.keys() - running)]
         for entry in cut_off:
             self._processes.kill(entry.take)
             verdict = entry.verdict if entry.verdict is not None and entry.verdict.method != "ack" else DECLINED
