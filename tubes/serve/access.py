@@ -7,8 +7,8 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -101,15 +101,12 @@ class OwnPages:
             is_own = site in ("same-origin", "none") or (site is None and all(_is_at(page, host) for page in pages))
             if not is_own:
                 raise HTTPException(403, "only programs and pages of this address may change something")
-            if (site is not None or pages) and _has_body(headers):
+            has_body = b"transfer-encoding" in headers or headers.get(b"content-length", "0") != "0"
+            if (site is not None or pages) and has_body:
                 media_type = headers.get(b"content-type", "").partition(";")[0].strip().lower()
                 if media_type != "application/json":
                     raise HTTPException(415, "pages must send JSON, with the header Content-Type: application/json")
         await self._app(scope, receive, send)
-
-
-def _has_body(headers: Mapping[bytes, str]) -> bool:
-    return b"transfer-encoding" in headers or headers.get(b"content-length", "0") != "0"
 
 
 class _NameConvertor(Convertor[str]):
@@ -138,17 +135,6 @@ def notes_of(scope: Scope) -> dict[str, object]:
 
 #: Encode a string as JSON. The access log formats the line itself: a JSON encoder would cost half as much as a request.
 _quote: Final = json.encoder.encode_basestring_ascii
-
-
-def _timestamp() -> str:
-    """Return the current time in UTC, with milliseconds."""
-    now = time.time()
-    return f"{_format_second(int(now))}.{int(now * 1000) % 1000:03}Z"
-
-
-@lru_cache(2)
-def _format_second(second: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def _raw_prefix(path: str, prefix: str) -> str:
@@ -235,8 +221,9 @@ class Access:
                 client = scope.get("client") or ("",)
                 logged_path = notes.pop("path", None) or _SECRET.sub(r"\1***", path)
                 extra = "".join(f', "{name}": {_quote(str(note))}' for name, note in notes.items())
+                now = datetime.now(UTC).isoformat(timespec="milliseconds")[:-6]
                 self._write(
-                    f'{{"time": "{_timestamp()}", "request_id": "{request_id.decode()}", "client": {_quote(client[0])}'
+                    f'{{"time": "{now}Z", "request_id": "{request_id.decode()}", "client": {_quote(client[0])}'
                     f', "method": {_quote(scope["method"])}, "path": {_quote(logged_path)}, "status": {status}'
                     f', "bytes": {size}, "seconds": {seconds:.6f}{extra}}}'
                 )

@@ -40,7 +40,7 @@ def _later_routes(service: Service, callbacks: Callbacks | None) -> list[BaseRou
     return later.routes(service, delivery)
 
 
-class App:
+class App(Access):
     """The service as an ASGI application. `admin` is the application of the administration listener."""
 
     def __init__(
@@ -74,11 +74,8 @@ class App:
         router = make_router(public, service)
         # With tokens each request has a secret that no other page knows.
         app = OwnPages(router) if service.tokens is None else router
-        self._app: Final = Access(app, log, bodies, metrics.record)
+        super().__init__(app, log, bodies, metrics.record)
         self.admin: Final = Access(make_router([*lmstfy_admin_routes, *health_routes], None), log, bodies)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
 
 
 def create_app(

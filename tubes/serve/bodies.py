@@ -12,8 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from tubes.errors import InvalidOption, cut
-from tubes.serve.problems import ClientDisconnected
-from tubes.values.codecs import JsonCodec
+from tubes.serve.problems import ClientDisconnected, to_json
 
 _CLOSE: Final = {"connection": "close"}
 #: Keys of a scope: the `Bodies` that count its body, and its notes for the access log, such as `token`.
@@ -21,7 +20,6 @@ BODIES: Final = "tubes.bodies"
 NOTES: Final = "tubes.noted"
 #: Key of a scope: the id of the token and the number of body bytes counted so far.
 _COUNT: Final = "tubes.body"
-to_json: Final = JsonCodec().encode
 
 
 class Bodies:

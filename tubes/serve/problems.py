@@ -14,7 +14,7 @@ from tubes.errors import TubesError, cut
 from tubes.values.codecs import JsonCodec
 
 MEDIA_TYPE: Final = "application/problem+json"
-_json: Final = JsonCodec().encode
+to_json: Final = JsonCodec().encode
 _STATUSES: Final[tuple[tuple[int, tuple[type[TubesError], ...]], ...]] = (
     (400, (errors.InvalidOption, errors.OptionNotSupported, errors.CodecError, errors.DriverNotFound)),
     (403, (errors.StoreReadOnly,)),
@@ -79,7 +79,7 @@ def problem(error: BaseException, instance: str = "") -> Response:
     body = {"type": f"/problems/{kind}", "title": kind.replace("-", " "), "status": status, **members}
     if instance:
         body["instance"] = instance
-    return Response(_json(body), status, headers, MEDIA_TYPE)
+    return Response(to_json(body), status, headers, MEDIA_TYPE)
 
 
 #: Members defined by RFC 9457.
@@ -108,7 +108,7 @@ def _as_json(value: object) -> str:
     """Return a value in the notation of a request."""
     if isinstance(value, (str, bytes)):
         return (value or '""') if isinstance(value, str) else value.decode(errors="replace")
-    return _json(value).decode(errors="replace")
+    return to_json(value).decode(errors="replace")
 
 
 def _slug(name: str) -> str:

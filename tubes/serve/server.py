@@ -15,6 +15,7 @@ import webbrowser
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, cast
@@ -122,7 +123,7 @@ class LocalOnly:
         try:
             check_page(scope, _is_local_host)
         except HTTPException as error:
-            app = Access(_make_refusal(error), None)
+            app = Access(partial(_refuse, error), None)
         await app(scope, receive, send)
 
 
@@ -131,11 +132,8 @@ def _is_local_host(value: str) -> bool:
     return found is not None and Listen(found[1] or found[2], 0).is_local
 
 
-def _make_refusal(error: Exception) -> ASGIApp:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        raise error
-
-    return app
+async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    raise error
 
 
 class _Server(uvicorn.Server):

@@ -104,7 +104,8 @@ class Sessions:
     async def _join(self, space: Namespace, text: str, token: Token, *, create: bool) -> Namespace:
         with ExitStack() as stack:
             stack.enter_context(self.reserve(token))
-            queue = space.session(_ttl(text))
+            # The greatest power of two within the ttl, so that sessions share heartbeats.
+            queue = space.session(float(max(2, 1 << int(_span(text)).bit_length() - 1)))
             try:
                 await queue.admin.identify(_uuid(text), create=create)
             except BaseException:
@@ -156,11 +157,6 @@ class _Session(Namespace):
         super().__init__(name, queue)
         self.token = token
         self.cleanup: Final = cleanup
-
-
-def _ttl(text: str) -> float:
-    """Return the ttl on the server: the greatest power of two within the ttl, so that sessions share heartbeats."""
-    return float(max(2, 1 << int(_span(text)).bit_length() - 1))
 
 
 def _span(text: str) -> float:

@@ -100,7 +100,11 @@ class _Endpoint:
             raise HTTPException(403)
         with self._service.admit(token):
             await self._service.count(token, self._right)
-            body = _object(await read_body(scope, receive, self._service.max_body(token)))
+            text = await read_body(scope, receive, self._service.max_body(token))
+            try:
+                body = read_object(text)
+            except ValueError:
+                raise HTTPException(400) from None
             response = await limit_time(self._service.namespaces.root, self._act(body, token))
             if self._right == "manage":
                 arguments = shorten({"id": body.get("id")})
@@ -113,14 +117,6 @@ def _empty_reply(error: BaseException, path: str) -> Response:
     status = status_of(error)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     return Response(None, status if status < 500 else 500, headers)
-
-
-def _object(text: bytes) -> dict[str, object]:
-    """Decode the JSON object in a body. As in Go, null is an empty object."""
-    try:
-        return read_object(text)
-    except ValueError:
-        raise HTTPException(400) from None
 
 
 def _member(body: dict[str, object], name: str, kind: type) -> Any:

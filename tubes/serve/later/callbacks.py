@@ -18,8 +18,9 @@ from tubes.push import Sender, SendFailed, Signer
 from tubes.push.webhook import message_id
 from tubes.serve.bodies import refuse_constant
 from tubes.serve.later.ids import Ids
+from tubes.serve.problems import to_json
 from tubes.serve.pushes import run_worker
-from tubes.values.codecs import JsonCodec, RawCodec
+from tubes.values.codecs import RawCodec
 from tubes.worker import Bury, Retry, Worker, retry_after
 
 #: The tube of all tasks of later, without a namespace.
@@ -30,7 +31,6 @@ DONE: Final = 100
 _BACKOFF: Final = Backoff(10, factor=2, cap=10 * 2**20)
 _MEMBERS: Final = frozenset({"topic", "content", "callback", "retry", "delay"})
 _log: Final = logging.getLogger("tubes.serve")
-_to_json: Final = JsonCodec().encode
 #: Numbers of any length are valid JSON. Those that are too large for Go become floats, which are refused as integers.
 _decode: Final = json.JSONDecoder(
     parse_int=lambda text: int(text) if len(text) <= 20 else float(text), parse_constant=refuse_constant
@@ -107,7 +107,7 @@ class Delivery:
         if type(data) is not dict or not data.keys() >= _MEMBERS:
             raise Bury("the task was not put by /create")
         id = str(self.ids.encode(task.id))
-        body = _to_json({"id": id, "topic": data["topic"], "content": data["content"]})
+        body = to_json({"id": id, "topic": data["topic"], "content": data["content"]})
         headers = {"content-type": "application/json"} | self._signer.headers(message_id(task), body)
         try:
             reply = await self.sender.post(data["callback"], body, headers)

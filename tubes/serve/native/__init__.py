@@ -9,10 +9,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from tubes import __version__
-from tubes.serve.bodies import to_json
 from tubes.serve.native import leases, service, streams, takes, tasks, tubes
 from tubes.serve.native.openapi import description
 from tubes.serve.native.operations import Operation, routes_of
+from tubes.serve.problems import to_json
 from tubes.serve.service import Service
 
 _MODULES: Final = (takes, leases, tasks, tubes, service, streams)

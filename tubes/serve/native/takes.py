@@ -6,11 +6,11 @@ from contextlib import nullcontext
 from typing import Final
 
 from tubes.errors import Facts, OptionNotSupported
-from tubes.serve.bodies import to_json
 from tubes.serve.native import schemas, shapes
 from tubes.serve.native.leases import ack_leases
 from tubes.serve.native.operations import Call, operation
 from tubes.serve.native.schemas import Fields, Schema
+from tubes.serve.problems import to_json
 from tubes.serve.service import Limits
 
 #: Maximum tubes of one take.

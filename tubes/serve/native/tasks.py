@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tubes.aio import AsyncTask, AsyncTube
+from tubes.aio import AsyncTask
 from tubes.drivers.options import micros, text
 from tubes.errors import CallTimeout, Facts, InvalidOption, TubesError
 from tubes.serve.bodies import json_reply
@@ -222,11 +222,9 @@ def _changing(action: str, summary: str, **members: Schema) -> Operation:
 
     async def change(call: Call) -> bytes:
         body: Any = await call.body()
-
-        def act(tube: AsyncTube) -> Any:
-            return getattr(tube, action)(task=call.task, **body)
-
-        return task_reply(call, await call.space.apply(call.tube, act))
+        return task_reply(
+            call, await call.space.apply(call.tube, lambda tube: getattr(tube, action)(task=call.task, **body))
+        )
 
     change.__name__, change.__doc__ = f"{action}_task", summary
     path, body = f"/tubes/{{tube}}/tasks/{{id}}/{action}", schemas.request_schema(members)
