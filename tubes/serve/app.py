@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from starlette.exceptions import HTTPException
@@ -112,11 +112,8 @@ def create_app(
 def make_router(routes: list[BaseRoute], service: Service | None) -> Router:
     @asynccontextmanager
     async def lifespan(app: object) -> AsyncGenerator[None]:
-        if service is None:
+        async with nullcontext() if service is None else service.run():
             yield
-        else:
-            async with service.run():
-                yield
 
     return Router(routes, redirect_slashes=False, default=_not_found, lifespan=lifespan)
 

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 from tubes import __version__
 from tubes.serve.native import leases, service, streams, takes, tasks, tubes
 from tubes.serve.native.openapi import description
-from tubes.serve.native.operations import Operation, routes_of
+from tubes.serve.native.operations import Endpoint, Operation
 from tubes.serve.problems import to_json
 from tubes.serve.service import Service
 
@@ -36,4 +36,10 @@ def routes(state: Service) -> list[BaseRoute]:
     async def openapi(request: Request) -> Response:
         return Response(body, 200, None, "application/json")
 
-    return [*routes_of(state, OPERATIONS), Route("/openapi.json", openapi, name="openapi")]
+    by_path: dict[str, dict[str, Operation]] = {}
+    for one in OPERATIONS:
+        by_path.setdefault(one.path, {})[one.method] = one
+    return [
+        *(Route(path.replace("}", ":name}"), Endpoint(state, methods), name=path) for path, methods in by_path.items()),
+        Route("/openapi.json", openapi, name="openapi"),
+    ]

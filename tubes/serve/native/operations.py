@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -11,7 +11,6 @@ from urllib.parse import parse_qsl, quote
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from tubes.drivers.driver import check_namespace, check_tube_name
@@ -73,12 +72,6 @@ class Call(BaseCall):
         """Raise `HTTPException(403)` unless the token has this right on the tube."""
         if not self.may(right, check_tube_name(tube)):
             raise self.service.refusal([right], f"tube {tube!r} of {self.space.name!r}")
-
-    async def use(self, right: str) -> None:
-        """Check this right on the tube of the path, and count its use."""
-        self.check(right, self.tube)
-        if self.token.rates:
-            await self.service.count(self.token, right)
 
     def url(self, *segments: object) -> str:
         """Return the URL path of a resource in this namespace."""
@@ -149,8 +142,8 @@ class Operation:
     path: str
     handler: Handler
     #: The right that it requires on the tube of the path. Without a tube in the path, the endpoint accepts the right on
-    #: any tube of the namespace, and the handler checks each tube. `look|manage`: one of them; the handler calls
-    #: `Call.use` with the right that the body requires, and `Call.changed` after a change.
+    #: any tube of the namespace, and the handler checks each tube. `look|manage`: one of them; the handler checks and
+    #: counts the right that the body requires, and calls `Call.changed` after a change.
     right: str
     body: Schema = field(default_factory=lambda: schemas.request_schema({}))
     query: Fields = field(default_factory=dict[str, Schema])
@@ -173,7 +166,7 @@ def operation(method: str, path: str, right: str, **fields: Any) -> Callable[[Ha
     return lambda handler: Operation(method, (ROOT if right else "/v1") + path, handler, right, **fields)
 
 
-class _Endpoint:
+class Endpoint:
     """An application with the operations of one path."""
 
     def __init__(self, service: Service, operations: dict[str, Operation]) -> None:
@@ -217,16 +210,6 @@ def _is_allowed(token: Token, right: str, path: dict[str, str]) -> bool:
     if "tube" in path:
         return token.may(right, namespace, check_tube_name(path["tube"]))
     return token.may_somewhere(right, namespace)
-
-
-def routes_of(service: Service, operations: Iterable[Operation]) -> list[BaseRoute]:
-    by_path: dict[str, dict[str, Operation]] = {}
-    for operation in operations:
-        by_path.setdefault(operation.path, {})[operation.method] = operation
-    routes: list[BaseRoute] = []
-    for path, methods in by_path.items():
-        routes.append(Route(path.replace("}", ":name}"), _Endpoint(service, methods), name=path))
-    return routes
 
 
 def _parse_value(text: str, schema: Schema) -> object:

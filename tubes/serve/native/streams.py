@@ -346,7 +346,9 @@ async def select(call: Call) -> Response:
     """
     body: Any = await call.body()
     action, arguments, ids = body.pop("action"), {**body.pop("with", {})}, body.pop("ids", None)
-    await call.use("look" if action == "count" else "manage")
+    right = "look" if action == "count" else "manage"
+    call.check(right, call.tube)
+    await call.service.count(call.token, right)
     if "contains" in body:
         call.check("look", call.tube)
     for name, value in arguments.items():
