@@ -126,7 +126,17 @@ class Polls:
         Raise `ClientDisconnected` if the client disconnects before the reply is sent: then no task is taken and no
         attempt is counted.
         """
-        tasks = await _take_ready(space, names, limit, ttr, order)
+        # Take ready tasks in steps, until none remain or the reply is long enough.
+        tasks: list[AsyncTask] = []
+        size = 0
+        while len(tasks) < limit and size < MAX_REPLY:
+            step = min(limit - len(tasks), MAX_STEP)
+            batch = await take(space, names, step, 0, ttr, order)
+            tasks += batch
+            if len(batch) < step:
+                break
+            if limit > MAX_STEP:
+                size += sum(len(task.data) for task in batch)
         if not tasks and wait and not self.is_closing:
             with space.hold():
                 work = take(space, names, min(limit, MAX_STEP), wait, ttr, order)
@@ -161,21 +171,6 @@ async def has_disconnected(receive: Receive) -> bool:
     finally:
         watcher.cancel()
         await asyncio.wait((watcher,))
-
-
-async def _take_ready(space: Namespace, names: list[str], limit: int, ttr: float | None, order: str) -> list[AsyncTask]:
-    """Take ready tasks in steps, until none remain or the reply is long enough."""
-    tasks: list[AsyncTask] = []
-    size = 0
-    while len(tasks) < limit and size < MAX_REPLY:
-        step = min(limit - len(tasks), MAX_STEP)
-        batch = await take(space, names, step, 0, ttr, order)
-        tasks += batch
-        if len(batch) < step:
-            break
-        if limit > MAX_STEP:
-            size += sum(len(task.data) for task in batch)
-    return tasks
 
 
 async def take(

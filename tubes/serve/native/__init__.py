@@ -9,13 +9,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from tubes import __version__
-from tubes.serve.native import leases, service, streams, takes, tasks, tubes
+from tubes.serve.native import service, streams, takes, tasks, tubes
 from tubes.serve.native.openapi import description
 from tubes.serve.native.operations import Endpoint, Operation
 from tubes.serve.problems import to_json
 from tubes.serve.service import Service
 
-_MODULES: Final = (takes, leases, tasks, tubes, service, streams)
+_MODULES: Final = (takes, tasks, tubes, service, streams)
 #: All operations, most used first, since routes are tried in this order. In each module a path that ends with a fixed
 #: word comes before the path with a name in its place.
 OPERATIONS: Final = tuple(
