@@ -36,38 +36,34 @@ class Sessions:
         self._limit: Final = limit
         self._token_limit: Final = token_limit
         self._counts: Final[Counter[str]] = Counter()
-        self._sessions: Final[dict[tuple[str, str], tuple[_Session, asyncio.TimerHandle]]] = {}
+        self._sessions: Final[dict[tuple[str, str], _Session]] = {}
         self._leaving: Final[set[asyncio.Task[None]]] = set()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     async def begin(self, space: Namespace, ttl: object, token: Token) -> str:
-        span = micros("ttl", ttl)
-        text = f"{uuid4().hex}-{span}"
-        await self._join(space, text, token, create=True)
-        return text
+        uuid, span = uuid4().hex, micros("ttl", ttl)
+        await self._join(space, uuid, span / SECOND, token, create=True)
+        return f"{uuid}-{span}"
 
-    async def renew(self, space: Namespace, text: object, token: Token) -> Namespace:
+    async def renew(self, space: Namespace, text: object, token: Token) -> _Session:
         """Renew a session; return its view of the namespace. Raise `SessionNotFound` if it does not exist."""
         match = _SESSION_TEXT.fullmatch(text) if isinstance(text, str) else None
         # Clients must not use the session of the service itself.
         if match is None or match[1] == UUID(SESSION).hex or not MIN_TTL <= int(match[2]) / SECOND <= MAX_TTL:
             raise SessionNotFound(uuid=text)
-        joined = self._sessions.get((space.name, match[1]))
-        if joined is None:
-            return await self._join(space, match[0], token, create=False)
+        session, ttl = self._sessions.get((space.name, match[1])), int(match[2]) / SECOND
+        if session is None:
+            return await self._join(space, match[1], ttl, token, create=False)
         # The session now depends on this token, so a client can change tokens before the first one is revoked.
-        joined[0].token = token
-        self._schedule_expiry(joined[0], match[0])
-        return joined[0]
+        session.token = token
+        self._schedule_expiry(session, ttl)
+        return session
 
     async def end(self, space: Namespace, text: str, token: Token) -> None:
         """End a session and release its tasks. Raise `SessionNotFound` if it does not exist."""
-        await self.renew(space, text, token)
-        session, timer = self._sessions.pop((space.name, _uuid(text)))
-        timer.cancel()
-        await self._leave(session)
+        await self._leave(await self.renew(space, text, token))
 
     @contextmanager
     def reserve(self, token: Token) -> Generator[None]:
@@ -90,61 +86,55 @@ class Sessions:
     async def close(self) -> None:
         """Leave all sessions; a session that another process has joined continues."""
         while self._sessions:
-            _, (session, timer) = self._sessions.popitem()
-            timer.cancel()
-            await self._leave(session)
+            await self._leave(next(reversed(self._sessions.values())))
 
     def end_invalid(self, tokens: Tokens) -> None:
         """End the sessions whose token was revoked, has expired or has other grants."""
-        for key, (session, timer) in list(self._sessions.items()):
+        for session in list(self._sessions.values()):
             if session.token.id and not tokens.is_valid(session.token):
-                timer.cancel()
-                self._drop(key)
+                self._leave(session)
 
-    async def _join(self, space: Namespace, text: str, token: Token, *, create: bool) -> Namespace:
+    async def _join(self, space: Namespace, uuid: str, ttl: float, token: Token, *, create: bool) -> _Session:
         with ExitStack() as stack:
             stack.enter_context(self.reserve(token))
             # The greatest power of two within the ttl, so that sessions share heartbeats.
-            queue = space.session(float(max(2, 1 << int(_span(text)).bit_length() - 1)))
+            queue = space.session(float(max(2, 1 << int(ttl).bit_length() - 1)))
             try:
-                await queue.admin.identify(_uuid(text), create=create)
+                await queue.admin.identify(uuid, create=create)
             except BaseException:
                 await queue.close()
                 raise
-            joined = self._sessions.get((space.name, _uuid(text)))
+            joined = self._sessions.get((space.name, uuid))
             if joined is not None:  # Another request joined the session in the meantime.
                 await queue.close()
-                return joined[0]
+                return joined
             # Keep the namespace open as long as this session.
             stack.enter_context(space.hold())
-            session = _Session(space.name, queue, token, stack.pop_all())
-        self._schedule_expiry(session, text)
+            session = self._sessions[space.name, uuid] = _Session(space.name, queue, uuid, token, stack.pop_all())
+        self._schedule_expiry(session, ttl)
         return session
 
-    def _schedule_expiry(self, session: _Session, text: str) -> None:
-        key = (session.name, _uuid(text))
-        if key in self._sessions:
-            self._sessions[key][1].cancel()
-        timer = asyncio.get_running_loop().call_later(_span(text), self._expire, key, text)
-        self._sessions[key] = session, timer
+    def _schedule_expiry(self, session: _Session, ttl: float) -> None:
+        if session.timer is not None:
+            session.timer.cancel()
+        session.timer = asyncio.get_running_loop().call_later(ttl, self._expire, session, ttl)
 
-    def _expire(self, key: tuple[str, str], text: str) -> None:
-        session, _ = self._sessions[key]
+    def _expire(self, session: _Session, ttl: float) -> None:
         if session.users:  # A request of this session is waiting.
-            self._schedule_expiry(session, text)
-            return
-        self._drop(key)
+            self._schedule_expiry(session, ttl)
+        else:
+            self._leave(session)
 
-    def _drop(self, key: tuple[str, str]) -> None:
-        session, _ = self._sessions.pop(key)
-        leaving = asyncio.ensure_future(self._leave(session))
+    def _leave(self, session: _Session) -> asyncio.Task[None]:
+        """Forget a session; return the task that leaves it."""
+        del self._sessions[session.name, session.uuid]
+        if session.timer is not None:
+            session.timer.cancel()
+        session.cleanup.close()
+        leaving = asyncio.ensure_future(_close(session.queue))
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
-
-    async def _leave(self, session: _Session) -> None:
-        session.cleanup.close()
-        with suppress(TubesError):
-            await session.queue.close()
+        return leaving
 
 
 class _Session(Namespace):
@@ -153,15 +143,15 @@ class _Session(Namespace):
     `cleanup`: gives up its reserved place and its hold on the namespace.
     """
 
-    def __init__(self, name: str, queue: AsyncQueue, token: Token, cleanup: ExitStack) -> None:
+    timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, name: str, queue: AsyncQueue, uuid: str, token: Token, cleanup: ExitStack) -> None:
         super().__init__(name, queue)
+        self.uuid: Final = uuid
         self.token = token
         self.cleanup: Final = cleanup
 
 
-def _span(text: str) -> float:
-    return int(text.partition("-")[2]) / SECOND
-
-
-def _uuid(text: str) -> str:
-    return text.partition("-")[0]
+async def _close(queue: AsyncQueue) -> None:
+    with suppress(TubesError):
+        await queue.close()
