@@ -95,6 +95,13 @@ FIRST_CALLS: dict[str, Callable[[tubes.AsyncTube, tubes.AsyncTask], Awaitable[ob
     "lanes": lambda tube, task: tube.lanes(),
     "alter": lambda tube, task: tube.alter(max_in_flight=7),
     "truncate": lambda tube, task: tube.truncate(),
+    "pause": lambda tube, task: tube.pause(7),
+    "block": lambda tube, task: tube.lane("a").block(7),
+    "configure": lambda tube, task: tube.lane("a").configure(interval=7),
+    "forget_key": lambda tube, task: tube.admin.forget_key("a"),
+    "kick": lambda tube, task: tube.kick(1),
+    "drop": lambda tube, task: tube.drop(force=True),
+    "listen": lambda tube, task: tube.on_task_change(None),
 }
 
 

@@ -534,19 +534,19 @@ class CallPort(MemoryPort[F]):
     def pause(self, seconds: Seconds | None) -> None:
         """Stop takes for some seconds; None: without an end, 0: end the pause."""
         span = None if seconds is None else micros("seconds", seconds)
-        self._do(lambda now: self._engine.pause.begin(now, span))
+        return self._do(lambda now: self._engine.pause.begin(now, span))
 
     def block(self, lane: object, seconds: object, extend: object, reason: str | None) -> None:
         """Let no task of a lane start for `seconds`."""
         name, span, is_extension = lane_of(self._driver, lane), micros("seconds", seconds), flag("extend", extend)
         reason = check_reason(reason)
-        self._do(lambda now: self._engine.block(now, name, span, extend=is_extension, reason=reason))
+        return self._do(lambda now: self._engine.block(now, name, span, extend=is_extension, reason=reason))
 
     def configure(self, lane: object, limits: Options) -> None:
         """Set the limits of one lane."""
         name = lane_of(self._driver, lane)
         changes = check_lane_limits(limits)
-        self._do(lambda now: self._engine.configure(now, name, changes))
+        return self._do(lambda now: self._engine.configure(now, name, changes))
 
     def lanes(self, limit: int, should_stop: Callable[[], bool] = lambda: False) -> Any:
         """List the lanes in parts, or some of them if `should_stop` returns True after a part."""
@@ -627,7 +627,7 @@ class CallPort(MemoryPort[F]):
             for session in self._store.sessions.values():
                 session.holds.pop(shared, None)
 
-        self._do(act)
+        return self._do(act)
 
     def listen(self, callback: object, wrap: Wrap | None = None) -> Listener | None:
         """Set or remove this connection's listener; `wrap` adapts the user's function to the API."""
