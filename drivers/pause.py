@@ -27,12 +27,15 @@ class Pause:
         """The end of the pause; NEVER: at `resume`; None: the tube is not paused."""
         return self.due if self._is_paused else None
 
-    def begin(self, now: int, span: int | None) -> None:
-        """Stop takes for `span` microseconds, or until `resume` if None. Cost: O(1)."""
+    def begin(self, now: int, span: int | None, *, extend: bool = False) -> None:
+        """Stop takes for `span` microseconds, or until `resume` if None; `extend`: not shorter than now. Cost: O(1)."""
+        due = NEVER if span is None else now + span
+        if extend and due <= (now if self.until is None else self.until):
+            return
         if span == 0:
             self.end()
             return
-        self.due = NEVER if span is None else now + span
+        self.due = due
         # Set the end first: an interrupt must not leave a pause without an end.
         self._is_paused = True
         self._changed()

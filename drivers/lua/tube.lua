@@ -54,14 +54,12 @@ function Tube.alter(args)
 end
 
 -- Stop takes for a while; all other calls continue.
--- ARGV  6 microseconds ('': until `resume`)
+-- ARGV  6 microseconds ('': until `resume`), 7 '1': keep a pause that ends later
 -- reply  the end of the pause
 function Tube.pause(args)
-  local moment = 1e18
-  if (args[6] or '') ~= '' then
-    moment = Call.now + args[6]
-    Call.note_due(moment)
-  end
+  local moment = args[6] == '' and 1e18 or Call.now + args[6]
+  if args[7] == '1' then moment = math.max(moment, tonumber(call('HGET', Call.key, 'paused') or 0)) end
+  if moment < 1e18 then Call.note_due(moment) end
   call('HSET', Call.key, 'paused', moment)
   local result = format('%.0f', moment)
   return result, result

@@ -39,6 +39,21 @@ class Pauses(Bench):
         self.tube.pause(0)
         assert sorted(self.drain()) == sorted([tasks[1].id, tasks[2].id])
 
+    def test_extending_pause_never_ends_earlier(self) -> None:
+        for first, second, ends in (
+            (60, 30, 60),
+            (30, 60, 60),
+            (60, 0, 60),
+            (None, 30, math.inf),
+            (30, None, math.inf),
+        ):
+            self.tube.pause(first)
+            self.add_worker().tube.pause(second, extend=True)
+            assert self.tube.statistics().paused == self.clock.now() + ends
+            self.tube.pause(0)
+        self.tube.pause(0, extend=True)
+        assert self.tube.statistics().paused is None
+
     def test_loop_continues_after_the_pause(self) -> None:
         tasks = self.puts(3)
         seen: list[int] = []

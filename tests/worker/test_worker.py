@@ -8,6 +8,7 @@ import functools
 import inspect
 import itertools
 import logging
+import math
 import sys
 import threading
 import time
@@ -175,6 +176,29 @@ def test_retry_may_leave_the_attempts_uncounted(queue: tubes.Queue, clock: Manua
         assert (left.attempts, left.state) == (0, "delayed" if driver == "fifottl" else "ready")
         clock.advance(30)
     assert seen == [1, 1]
+
+
+def test_retry_may_pause_the_tube_but_not_shorten_a_pause(
+    queue: tubes.Queue, tube: tubes.Tube, clock: ManualClock, kind: Any
+) -> None:
+    def refused(task: Any) -> None:
+        raise Retry(delay=30, counts=False, pause=True)
+
+    tube.put_many(["ann", "bob"])
+    assert work(queue, kind(refused)) == Summary(released=1)
+    assert tube.statistics().paused == clock.now() + 30
+    clock.advance(30)
+    worker = Worker(queue, concurrency=1)
+
+    @worker.on(tube)
+    def refused_while_an_operator_pauses(task: Any) -> None:
+        tube.pause()
+        raise Retry(delay=30, pause=True)
+
+    assert worker.run(burst=True) == Summary(released=1)
+    assert tube.statistics().paused == math.inf
+    with pytest.raises(tubes.InvalidOption, match="needs a delay"):
+        Retry(pause=True)
 
 
 def test_invalid_retry_delay_fails_the_handler(queue: tubes.Queue, tube: tubes.Tube) -> None:

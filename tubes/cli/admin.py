@@ -111,6 +111,7 @@ def pause(
     seconds: Annotated[
         float | None, typer.Argument(metavar="SECONDS", help="The length of the pause. Default: until `tubes resume`.")
     ] = None,
+    extend: Annotated[bool, typer.Option("--extend", help="Do not shorten a pause that ends later.")] = False,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
@@ -120,7 +121,7 @@ def pause(
     """
     with open_queue(url) as queue:
         tube = queue.tube(name)
-        tube.pause(seconds)
+        tube.pause(seconds, extend=extend)
         if as_json_:
             print_json({"tube": name, "paused": pause_end_json(tube.statistics().paused)})
 

@@ -531,10 +531,11 @@ class CallPort(MemoryPort[F]):
         name = known.text("key", key)
         return self._do(lambda now: self._engine.forget_key(now, name))
 
-    def pause(self, seconds: Seconds | None) -> None:
-        """Stop takes for some seconds; None: without an end, 0: end the pause."""
+    def pause(self, seconds: Seconds | None, extend: bool) -> None:
+        """Stop takes for some seconds; None: without an end, 0: end the pause. `extend`: keep one that ends later."""
         span = None if seconds is None else micros("seconds", seconds)
-        return self._do(lambda now: self._engine.pause.begin(now, span))
+        extends = flag("extend", extend)
+        return self._do(lambda now: self._engine.pause.begin(now, span, extend=extends))
 
     def block(self, lane: object, seconds: object, extend: object, reason: str | None) -> None:
         """Let no task of a lane start for `seconds`."""

@@ -790,13 +790,14 @@ class Tube(Generic[T, R]):
         """
         self._port.alter(dict(changes))
 
-    def pause(self, seconds: Seconds | None = None) -> None:
+    def pause(self, seconds: Seconds | None = None, *, extend: bool = False) -> None:
         """Stop takes from this tube for some seconds; None: until `pause(0)`. O(1).
 
         Takes in all sessions and processes find no task, and wait; `take_any` uses its other tubes. Producers can still
         put, holders can still ack or release, and ttl, ttr and delays keep running. Waiting calls are served as soon as
-        the pause ends. Another `pause` sets a new end; 0 ends it at once. The pause belongs to the tube, not to the
-        session that set it, and `truncate` keeps it. `statistics().paused` is its end.
+        the pause ends. Another `pause` sets a new end; 0 ends it at once. `extend`: True never shortens a pause, so the
+        latest end of several workers counts, and a pause without an end stays. The pause belongs to the tube, not to
+        the session that set it, and `truncate` keeps it. `statistics().paused` is its end.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -809,7 +810,7 @@ class Tube(Generic[T, R]):
         None
         hello
         """
-        self._port.pause(seconds)
+        self._port.pause(seconds, extend)
 
     def drop(self, *, force: bool = False) -> None:
         """Remove the tube and its tasks. O(n).

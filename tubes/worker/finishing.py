@@ -61,6 +61,8 @@ def carry_out(
     failures = 0
     while True:
         try:
+            if verdict.pauses and verdict.delay is not None:
+                yield partial(tube.pause, verdict.delay, extend=True)
             after: TaskView = yield partial(method, task, **arguments)
         except OptionNotSupported:
             log.warning("%s is released without a delay: its driver has no delays", name_of(task))

@@ -26,6 +26,8 @@ class Retry(Exception):
     `reason`: stored with the task if this was its last attempt and it is buried.
     `counts`: False: do not count this attempt, for example because the other side was too busy. `attempts` is restored,
     and the task is never buried.
+    `pause`: True: pause the tube until then, as after a 429: no worker takes another task of it before. The latest end
+    of several pauses counts. It needs a `delay`.
 
     >>> raise Retry(delay=30)
     Traceback (most recent call last):
@@ -34,11 +36,16 @@ class Retry(Exception):
 
     delay: Seconds | None = None
     counts: bool = True
+    pause: bool = False
 
-    def __init__(self, delay: Seconds | None = None, reason: str | None = None, *, counts: bool = True) -> None:
+    def __init__(
+        self, delay: Seconds | None = None, reason: str | None = None, *, counts: bool = True, pause: bool = False
+    ) -> None:
+        if pause and delay is None:
+            raise InvalidOption(option="pause", value=pause, rule="needs a delay, such as Retry(delay=30, pause=True)")
         retry_in = "again" if delay is None else f"again in {seconds('delay', delay)} s"
         super().__init__(reason or retry_in)
-        self.delay, self.reason, self.counts = delay, reason, counts
+        self.delay, self.reason, self.counts, self.pause = delay, reason, counts, pause
 
     def __reduce__(self) -> tuple[object, ...]:
         # The message is not an argument of __init__, and the error may be pickled by another process.
@@ -104,6 +111,8 @@ class Verdict(NamedTuple):
     is_logged: bool = False
     #: True if the handler stopped at a checkpoint because its worker is shutting down.
     is_interrupted: bool = False
+    #: True if the tube is paused for `delay` first.
+    pauses: bool = False
 
     def is_last(self, task: TaskView) -> bool:
         if self.method == "decline":
@@ -139,9 +148,9 @@ def verdict_of(error: BaseException) -> Verdict:
         except InvalidOption as wrong:  # A program may assign any `delay`.
             return Verdict("release", reason_of(wrong), error=wrong)
         if not error.counts:
-            return Verdict("decline", reason_of(error), 0 if delay is None else delay)
+            return Verdict("decline", reason_of(error), 0 if delay is None else delay, pauses=error.pause)
         has_reason = type(error) is not Retry or getattr(error, "reason", None) is not None
-        return Verdict("release", reason_of(error) if has_reason else _RETRY_REASON, delay)
+        return Verdict("release", reason_of(error) if has_reason else _RETRY_REASON, delay, pauses=error.pause)
     if isinstance(error, Bury):
         return Verdict("bury", _message_of(error) or "buried by its handler")
     return Verdict("release", reason_of(error), error=error)

@@ -115,17 +115,17 @@ def set_options(port: RedisPort[F], changes: Options, *required: str) -> Flow[No
     yield from port.run_script("tick")
 
 
-def pause(port: RedisPort[F], seconds: Seconds | None) -> None:
-    """Stop takes for a while; None: without an end, 0: end the pause."""
-    span = None if seconds is None else micros("seconds", seconds)
+def pause(port: RedisPort[F], seconds: Seconds | None, extend: bool) -> None:
+    """Stop takes for a while; None: without an end, 0: end the pause. `extend`: keep a pause that ends later."""
+    span, extends = None if seconds is None else micros("seconds", seconds), flag("extend", extend)
 
     def watch(ends: Reply) -> None:
         if span is not None:
             port.shared.watch(number_of(ends))
 
-    if span == 0:
+    if span == 0 and not extends:
         return port.call("resume", _NOTHING)
-    return port.call("pause", (watch, ("" if span is None else span,), None))
+    return port.call("pause", (watch, ("" if span is None else span, "1" if extends else ""), None))
 
 
 def drop(port: RedisPort[F], force: bool) -> Flow[None]:

@@ -309,7 +309,13 @@ async def _release_all(tube: AsyncTube) -> None:
     await tube.admin.release_all()
 
 
-pause = _changing("pause", "Stop takes for `seconds`, or until `resume`.", AsyncTube.pause, seconds=schemas.SECONDS)
+pause = _changing(
+    "pause",
+    "Stop takes for `seconds`, or until `resume`. With `extend`, an earlier pause is never shortened.",
+    AsyncTube.pause,
+    seconds=schemas.SECONDS,
+    extend=schemas.FLAG,
+)
 resume = _changing("resume", "End a pause.", _resume)
 truncate = _changing("truncate", "Remove all tasks.", _truncate)
 release_all = _changing("release_all", "Release all taken tasks, including tasks held by other clients.", _release_all)
