@@ -902,11 +902,11 @@ class Engine:
         if delay:
             self.has_deadlines = self.uses_time = True
             entry.until = now + delay
-            self._go(entry, "release_delayed")
+            self._go(entry, "decline_delayed")
             return
         if not self._ends_taken:
             self._note_late(now, entry)
-        self._go(entry, "release")
+        self._go(entry, "decline")
 
     def _delay(self, now: int, entry: Entry, delay: int) -> None:
         """Set the end of a delay that is about to start, and extend the ttl by it."""

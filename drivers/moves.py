@@ -101,6 +101,9 @@ MOVES: Final[dict[str, dict[State | None, Move]]] = {
     "ack": {_T: Move(_DONE, "delete", ("ack",))},
     "release": {_T: Move(_R, "release", ("release",))},
     "release_delayed": {_T: Move(_DELAYED, "release", ("release",))},
+    # The attempt does not count: nothing has failed.
+    "decline": {_T: Move(_R, "release", ())},
+    "decline_delayed": {_T: Move(_DELAYED, "release", ())},
     # The last attempt has failed.
     "release_last": {_T: Move(_BURIED, "bury", ("release", "bury"))},
     # Undo a take whose caller left before it got the task.

@@ -44,6 +44,9 @@ local MOVES = {
   ack = from('t', '-', 'delete', { 'ack' }),
   release = from('t', 'r', 'release', { 'release' }),
   release_delayed = from('t', '~', 'release', { 'release' }),
+  -- The attempt does not count: nothing has failed.
+  decline = from('t', 'r', 'release', {}),
+  decline_delayed = from('t', '~', 'release', {}),
   -- The last attempt has failed.
   release_last = from('t', '!', 'bury', { 'release', 'bury' }),
   -- Undo a take whose caller left before it got the task.
@@ -596,7 +599,7 @@ function Engine.decline(args)
   Bucket.undo_start(task)
   task.attempts = task.attempts - 1
   local span = tonumber(args[9])
-  if Call.plan.timed and span > 0 then move(task, 'release_delayed', Call.now + span) else move(task, 'release') end
+  if Call.plan.timed and span > 0 then move(task, 'decline_delayed', Call.now + span) else move(task, 'decline') end
   expire(task)
   return reply_with(task, args)
 end

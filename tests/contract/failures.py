@@ -50,6 +50,7 @@ class Failures(Bench):
         self.tube._decline(task, 0)
         with pytest.raises(TaskNotTaken):
             self.tube._decline(task, 0)
+        assert self.count("release") == 0
         assert self.tube.release(self.take()).state == "buried"
 
     @needs("delay", "ttl")
@@ -57,6 +58,7 @@ class Failures(Bench):
         self.put(ttl=10)
         left = self.tube._decline(self.take(), 5)
         assert (left.state, left.attempts, left.ttl) == ("delayed", 0, 10)
+        assert self.count("release") == 0
         self.clock.advance(4)
         assert self.tube.take(timeout=0) is None
         self.clock.advance(2)

@@ -16,7 +16,8 @@ class Statistics:
     `tasks`: the number of tasks by state: `ready` (including tasks behind a busy lane), `taken`, `buried`, `delayed`,
     and their `total`; `done` counts tasks that were acked, deleted or expired since the tube was created.
     `calls`: the number of changes since then, by kind: `put take ack release touch bury kick delete delay ttl ttr`.
-    `ttr` counts takes that were ended by their ttr. Updates are not counted. A task that expires counts under `ttl` and
+    `ttr` counts takes that were ended by their ttr. Updates are not counted, nor are releases by a worker that leave
+    `attempts` unchanged, as after `Retry(counts=False)`. A task that expires counts under `ttl` and
     `delete`, as in Tarantool's queue.
     `waiting`: the number of callers that wait on the tube now, for a task or for room; on a server, an estimate if more
     than a thousand processes wait.
