@@ -298,21 +298,19 @@ def test_interval_from_the_start_counts_from_a_late_start(monkeypatch: pytest.Mo
         async with tubes.aio.connect(codec="json", clock=clock) as queue:
             scheduler._tube = await queue.create_tube("pages", "utubettl", interval=10, interval_from="take")
             await scheduler._tube.put_many([tubes.Item({"url": f"http://a.example/{n}"}, utube="a") for n in range(2)])
-            assert await start(scheduler, after=3)
-            clock.advance(7)  # The interval of the tube is over.
-            assert not await start(scheduler)
+            other = await (await queue.session()).tube("pages")
+            scheduler._take_event.set()
+            await scheduler._take()
             clock.advance(3)
-            assert scheduler.next_request().url == "http://a.example/1"
-
-    async def start(scheduler: Any, after: float = 0) -> bool:
-        scheduler._take_event.set()
-        await scheduler._take()
-        clock.advance(after)
-        request = scheduler.next_request()
-        if request is not None:
+            request = scheduler.next_request()
             scheduler._on_start(request)
-            await scheduler._held[request].ack()
-        return request is not None
+            scheduler._end(request)
+            await scheduler._write()
+            clock.advance(7)  # The interval of the tube is over.
+            assert await other.take(0) is None
+            clock.advance(3)
+            assert await other.take(0) is not None
+            assert not scheduler._takes
 
     clock = ManualClock()
     monkeypatch.setattr("tubes.crawl.scrapy.monotonic", clock.now)

@@ -25,9 +25,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import b85encode
+from collections import deque
 from collections.abc import Awaitable, Callable
-from heapq import heappop, heappush
-from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -61,7 +60,7 @@ _MIDDLE: Final = 2**31
 # Transient errors, and seconds until the next attempt.
 _TRANSIENT: Final = (tubes.ConnectionLost, tubes.ServerFull, tubes.StoreFull)
 _PAUSE: Final = 1.0
-# Seconds within which a request starts after its task was taken.
+# Seconds within which a request usually starts after its task was taken.
 _START: Final = 0.01
 # Attributes of a plain request that are not stored if they have these values. Subclasses have other defaults.
 _DEFAULTS: Final = {name: value for name, value in Request("about:blank").to_dict().items() if name != "url"}
@@ -106,14 +105,15 @@ class Scheduler(BaseScheduler):
         # The monotonic end and the reason of each block, and each Crawl-delay, that are not in the tube yet, by lane.
         self._blocks: dict[str, tuple[float, str]] = {}
         self._delays: dict[str, float | None] = {}
+        # The Crawl-delays that are longer than the interval, by lane.
+        self._crawl_delays: dict[str, float] = {}
         # The monotonic end of each block by the response to a request for robots.txt, by lane.
         self._robots_blocks: dict[str, float] = {}
-        # Taken tasks whose requests have not started: a heap by the monotonic time of the start. Then the times of the
-        # last starts by lane, from the oldest to the newest, and the tasks of running requests.
-        self._ready: list[tuple[float, int, tubes.AsyncTask, Request]] = []
-        self._starts: dict[str, float] = {}
-        self._numbers = count()
+        # Taken tasks whose requests have not started, and tasks of running requests.
+        self._ready: deque[tuple[tubes.AsyncTask, Request]] = deque()
         self._held: dict[Request, tubes.AsyncTask] = {}
+        # The monotonic times of the takes of requests that have not reached the downloader.
+        self._takes: dict[Request, float] = {}
         self._reasons: dict[Request, str] = {}
         # Keys that are in the tube, from the oldest to the newest.
         self._known: dict[str, None] = {}
@@ -164,11 +164,7 @@ class Scheduler(BaseScheduler):
         self._take_event.set()
         if not self._ready:
             return None
-        wait = self._ready[0][0] - monotonic()
-        if wait > 0:
-            asyncio.get_running_loop().call_later(wait, self._wake)
-            return None
-        _, _, task, request = heappop(self._ready)
+        task, request = self._ready.popleft()
         self._held[request] = task
         return request
 
@@ -229,7 +225,7 @@ class Scheduler(BaseScheduler):
         self._write_event.set()
         await writer
         try:
-            for _, _, task, _ in self._ready:
+            for task, _ in self._ready:
                 await self._tube._decline(task, 0)
         except tubes.TubesError as error:
             _log.warning("Requests cannot be returned before the session ends: %s", error)
@@ -330,7 +326,7 @@ class Scheduler(BaseScheduler):
         if room < 1:
             return
         tasks = await self._tube.take_many(room)
-        self._is_over = False
+        self._is_over, taken_at = False, monotonic()
         for task in tasks:
             try:
                 request = self._decode(task.data)
@@ -339,9 +335,8 @@ class Scheduler(BaseScheduler):
                 self._ended.append((task, reason_of(error)))
                 self._write_event.set()
             else:
-                # The tube counts the interval from the take, and the last request may have started late.
-                allowed = self._starts.get(str(task.utube), -self._interval) + self._interval
-                heappush(self._ready, (allowed, next(self._numbers), task, request))
+                self._ready.append((task, request))
+                self._takes[request] = taken_at
         self._count("taken", len(tasks))
         self._wake()
 
@@ -366,17 +361,18 @@ class Scheduler(BaseScheduler):
     def _end(self, request: Request) -> None:
         """Queue the task of a finished request for `_write`, after the requests that it has yielded."""
         task = self._held.pop(request, None)
+        self._takes.pop(request, None)
         if task is not None:
             self._ended.append((task, self._reasons.pop(request, None)))
             self._write_event.set()
 
     def _on_start(self, request: Request) -> None:
-        task, now = self._held.get(request), monotonic()
-        if task is not None:
-            self._starts.pop(str(task.utube), None)
-            self._starts[str(task.utube)] = now
-            while next(iter(self._starts.values())) < now - self._interval:
-                del self._starts[next(iter(self._starts))]
+        """Count the interval from the start of a request that starts late: the tube counts from the take."""
+        now, lane = monotonic(), self._lane_of(request)
+        if now - self._takes.pop(request, now) > _START:
+            end = now + self._crawl_delays.get(lane, self._interval)
+            self._blocks[lane] = max((end, "a late start"), self._blocks.get(lane, (0.0, "")))
+            self._write_event.set()
 
     def _on_response(self, response: Response, request: Request) -> None:
         if response.status not in (429, 503):
@@ -402,6 +398,8 @@ class Scheduler(BaseScheduler):
         delay = limit_delay(robotparser.crawl_delay(agent) or 0.0, self._block_max)
         if delay > self._interval or self._is_resumed:  # An earlier run may have stored another delay.
             self._delays[lane] = delay if delay > self._interval else None
+        if delay > self._interval:
+            self._crawl_delays[lane] = delay
         interval, now = max(delay, self._interval), monotonic()
         wait = max(interval, self._robots_blocks.pop(lane, now) - now)
         if self._interval_from == "start":  # The interval of the page begins at its start, a moment after the sleep.
