@@ -60,7 +60,7 @@ COMMANDS: Final = {name: int(count) for name, count in re.findall(r"\b([A-Z]+) =
 NEEDED: Final = frozenset(re.findall(r"\b([A-Z]+) = true", _manifest()))
 
 #: The version of the layout of all keys. The meta hash names it, and a tube with another one is refused.
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 #: The score of a taken task: the number of its session times this, plus the number of its take.
 TAKES: Final = 1 << 26
 #: The maximum of the attempts counter.
