@@ -77,16 +77,14 @@ class Files:
                 self._write_upkeep(now)
 
     def _write_upkeep(self, now: int) -> None:
-        """Write the current time and remove rows of dropped tubes: no call depends on it."""
+        """Write the current time and remove some rows of dropped tubes: no call depends on it."""
         database = self.database
         with suppress(StoreFull):
             for write in (database.write_time, database.sweep):
-                more = True
-                while more:
-                    try:
-                        more = write(now)
-                    except sqlite3.Error as error:
-                        more = self._retry_write(write, now, error)
+                try:
+                    write(now)
+                except sqlite3.Error as error:
+                    self._retry_write(write, now, error)
 
     def _retry_write(self, commit: Callable[[int], bool], now: int, error: sqlite3.Error | OverflowError) -> bool:
         """Retry a write after an error of a full disk: first after a checkpoint, then with room from the reserve.
