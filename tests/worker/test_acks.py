@@ -116,6 +116,23 @@ def test_worker_stopped_at_once_acks_the_tasks_of_ended_handlers(monkeypatch: py
         assert tube.statistics().tasks["total"] == 0
 
 
+@pytest.mark.parametrize("place", ["memory", "server"], indirect=True)
+def test_worker_stopped_at_once_acks_all_tasks_whose_plain_handlers_have_returned(queue: tubes.Queue) -> None:
+    done: list[int] = []
+
+    def handle(task: tubes.Task) -> None:
+        done.append(task.id)
+        if len(done) == 20:
+            worker.stop(now=True)
+
+    tube = queue.create_tube("mail", max_attempts=1)
+    tube.put_many(range(20))
+    worker = Worker(queue, concurrency=1)
+    worker.on(tube, handle)
+    worker.run()
+    assert tube.statistics().tasks["done"] == 20
+
+
 def test_tasks_of_a_worker_killed_between_two_acks_come_again(url: str) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("mail")

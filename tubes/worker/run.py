@@ -71,6 +71,8 @@ if TYPE_CHECKING:
 
 #: Maximum losses that are kept until their takes arrive.
 _MAX_UNMATCHED: Final = 10_000
+# Seconds that a run which stops at once leaves to short handlers, and to those that have just returned.
+_MOMENT: Final = 0.05
 #: Seconds within which a call of the handler itself, such as a delete of its task, returns.
 _OWN_CALL: Final = 0.2
 #: How a task was lost, by its state.
@@ -206,19 +208,21 @@ class Run:
 
     async def _cut_off(self) -> None:
         """Cancel the handlers in flight, decline their tasks, which have not failed, and let finished tasks end."""
+        if runners := [entry.runner for entry in self._in_flight if entry.runner is not None]:
+            await asyncio.wait(runners, timeout=_MOMENT)
         self._lifetime.end()
         self._summary.exit_code = AT_ONCE if self._lifetime.at_once else CUT_OFF
-        cut_off = [entry for entry in self._in_flight if self._renewer.claim(entry)]
+        cut_off = [entry for entry in self._in_flight if entry.verdict is None and self._renewer.claim(entry)]
         self._summary.cut_off += len(cut_off)
         for entry in cut_off:
             log.warning("%s is released at shutdown: its handler did not end in time", name_of(entry.task))
-        runners = {entry.runner: entry.is_finishing for entry in self._in_flight if entry.runner is not None}
-        running = [runner for runner, is_finishing in runners.items() if not is_finishing]
+        verdicts = {entry.runner: entry.verdict for entry in self._in_flight if entry.runner is not None}
+        running = [runner for runner, verdict in verdicts.items() if verdict is None]
         for runner in running:
             runner.cancel()
         if running:
             await asyncio.wait(running, timeout=CANCEL_GRACE)
-        work: list[Awaitable[object]] = [self._acks.join(), *(runners.keys() - running)]
+        work: list[Awaitable[object]] = [self._acks.join(), *(verdicts.keys() - running)]
         for entry in cut_off:
             self._processes.kill(entry.take)
             verdict = entry.verdict if entry.verdict is not None and entry.verdict.method != "ack" else DECLINED
