@@ -21,6 +21,7 @@ from tubes.durable.port import METHODS
 from tubes.errors import InvalidOption, StoreFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from pathlib import Path
 
 CALLS = 100
@@ -106,6 +107,33 @@ def test_take_cancelled_while_it_waits_for_the_disk_has_no_effect(url: str, sync
             task = await tube.take(0)
             assert task is not None
             assert task.attempts == 1
+
+    asyncio.run(main())
+
+
+def test_calls_cancelled_while_they_wait_for_the_disk_lose_no_task(url: str) -> None:
+    async def cancel(call: Coroutine[Any, Any, object]) -> None:
+        running = asyncio.create_task(call)
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    async def main() -> None:
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.create_tube("t", "fifottl", keep_done=600)
+            await tube.put("done")
+            task = await tube.take(0)
+            assert task is not None
+            await task.ack()
+            await cancel(tube.kick(task=task.id))
+            assert [task.data async for task in tube.select("ready")] == ["done"]
+            task = await tube.take(0)
+            assert task is not None
+            await tube.put("next")
+            await cancel(tube._ack_and_take(task))
+            tasks = (await tube.statistics()).tasks
+            assert (tasks["taken"], tasks["ready"]) == (0, 1)
 
     asyncio.run(main())
 

@@ -127,6 +127,21 @@ def test_event_loop_runs_while_due_tasks_move(call: str, url: str, tmp_path: Pat
     asyncio.run(main())
 
 
+def test_waiter_gets_a_task_behind_many_due_ones_of_the_same_call() -> None:
+    async def main() -> None:
+        async with tubes.aio.connect("memory://", clock=ManualClock()) as queue:
+            tube = await queue.create_tube("mail", "fifottl")
+            waiting = asyncio.create_task(tube.take())
+            await asyncio.sleep(0)
+            await tube.put_many([*(tubes.Item(number, ttl=0) for number in range(TASKS)), tubes.Item("last")])
+            async with asyncio.timeout(30):
+                task = await waiting
+            assert task is not None
+            assert task.data == "last"
+
+    asyncio.run(main())
+
+
 def test_abandoned_task_is_released_while_many_are_due() -> None:
     async def main() -> None:
         clock = ManualClock()

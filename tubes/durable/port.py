@@ -34,6 +34,9 @@ WRITES: Final = frozenset(
         *("renew_many", "set_ttr", "take", "take_many", "take_task", "touch", "truncate", "update"),
     )
 )
+# The methods whose result is undone if their caller is cancelled while it waits for the sync: puts and takes. `next` has
+# acked its task already, so only its take is undone.
+_UNDONE: Final = frozenset(("next", "put", "put_many", "take", "take_many", "take_task"))
 #: The methods that return a coroutine in the asyncio API.
 METHODS: Final = READS | WRITES
 
@@ -130,7 +133,7 @@ class AsyncSyncedPort:
         try:
             await synced
         except asyncio.CancelledError:
-            if name.startswith(("put", "take")):
+            if name in _UNDONE:
                 self._port.shared.give_back(result, is_put=name.startswith("put"))
             raise
         if self._port.closed_error is not None and not self._syncer.is_synced:

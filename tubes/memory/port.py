@@ -389,23 +389,20 @@ class MemoryPort(PortBase[F]):
 
         shared = self.shared
 
-        def act(now: int) -> bool:
+        def act(now: int) -> None:
             if waiter.timeout is not None:
                 waiter.deadline = now + waiter.timeout
             shared.enlist(waiter)
-            return shared.serve(now)
+            shared.serve(now)  # If more tasks are due, the alarm moves them.
 
         self._lock.acquire()
         try:
             if self.closed_error is not None:
                 raise self.closed_error()
-            is_behind = shared.run(act, self._micros())
+            shared.run(act, self._micros())
         finally:
             self._lock.token[0] = True
         shared.notify_listeners()
-        # The alarm does the other parts, but a test's clock fires it only when it advances.
-        while is_behind and shared.clock_wakes:
-            is_behind = shared.do_part()
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         """Remove the waiter from its line and return its result, else None; with `undo`, undo the result."""
