@@ -106,7 +106,7 @@ class Worker:
         # and before the response. So block the host for an interval, or its Retry-After, after the response too.
         pause = max(self.interval, result.retry_after)
         if pause and task.utube is not None:
-            await self.pages.lane(task.utube).block(pause)
+            await self.pages.lane(task.utube).block(pause, extend=True)
         if result.final:
             await task.bury(result.outcome)
         elif result.status == 0 or result.status >= 400:

@@ -34,8 +34,8 @@ WRITES: Final = frozenset(
         *("renew_many", "set_ttr", "take", "take_many", "take_task", "touch", "truncate", "update"),
     )
 )
-# The methods whose result is undone if their caller is cancelled while it waits for the sync: puts and takes. `next` has
-# acked its task already, so only its take is undone.
+# The methods whose result is undone if their caller is cancelled while it waits for the sync: puts and takes. `next`
+# has acked its task already, so only its take is undone.
 _UNDONE: Final = frozenset(("next", "put", "put_many", "take", "take_many", "take_task"))
 #: The methods that return a coroutine in the asyncio API.
 METHODS: Final = READS | WRITES
