@@ -217,6 +217,31 @@ def test_longest_critical_section_does_not_depend_on_the_number_of_tasks(call: s
     assert many < 1.2 * few
 
 
+@pytest.mark.parametrize(("state", "options"), [("delayed", {"delay": 60}), ("ready", {})])
+def test_work_of_a_selection_is_linear(state: Any, options: dict[str, Any]) -> None:
+    def lines_of_count(size: int) -> int:
+        lines = 0
+
+        def watch(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal lines
+            lines += 1
+            return watch
+
+        with tubes.connect(clock=ManualClock()) as queue:
+            tube = queue.create_tube("mail", "fifottl")
+            # So many priorities that the tasks are in a heap.
+            tube.put_many([tubes.Item(n, pri=n % 500, **options) for n in range(size)])
+            tracer = sys.gettrace()
+            sys.settrace(watch)
+            try:
+                assert tube.select(state).count() == size
+            finally:
+                sys.settrace(tracer)
+        return lines
+
+    assert lines_of_count(16_000) < 5 * lines_of_count(4000)
+
+
 def test_truncate_frees_tasks_without_the_lock() -> None:
     class Data:
         def __del__(self) -> None:

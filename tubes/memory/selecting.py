@@ -67,6 +67,11 @@ def _remaining(engine: Engine, now: int, filters: Filters, scan: Scan) -> Iterat
         return
     if scan.cursor is None:
         scan.cursor = _first(engine, filters, scan.after)
+    elif isinstance(scan.cursor, Place) and state is not State.BURIED:
+        # A page costs as much as there are timers or priorities, which is too much for each part.
+        place: Any = scan.cursor
+        last = place.due if state is State.DELAYED else place.rank, place.id
+        scan.cursor = _in_order(engine, iter(engine.ids()), state, last)
     if isinstance(scan.cursor, Place):
         entry: Entry
         for entry in tasks_after(engine, scan.cursor, _LOOKS, state, newest_first=filters.newest_first):
@@ -90,7 +95,9 @@ def _first(engine: Engine, filters: Filters, after: int | None) -> object:
         ids = engine.ids()
         if not by_id:
             last = None if after is None else engine.find(after)
-            return iter(()) if last and last.state is not state else _backward(engine, iter(ids), state, last)
+            if last is not None and last.state is not state:
+                return iter(())
+            return _in_order(engine, iter(ids), state, None if last is None else _key_of(state)(last), reverse=True)
     elif after is None:
         return START
     else:
@@ -100,17 +107,22 @@ def _first(engine: Engine, filters: Filters, after: int | None) -> object:
     return iter(ids[::-1] if filters.newest_first else ids)
 
 
-def _backward(engine: Engine, ids: Iterator[int], state: State | None, last: Entry | None) -> Iterator[int]:
-    """Collect the places in a state, with -1 for each task; then yield the ids before `last` in the reverse order."""
+def _key_of(state: State | None) -> Callable[[Entry], tuple[Any, int]]:
+    return attrgetter("due", "id") if state is State.DELAYED else attrgetter("rank", "id")
+
+
+def _in_order(
+    engine: Engine, ids: Iterator[int], state: State | None, last: tuple[Any, int] | None, *, reverse: bool = False
+) -> Iterator[int]:
+    """Collect the places in a state, with -1 for each task; then yield the ids after the place `last` in order."""
     runs: list[list[tuple[Any, int]]] = []
-    order: Any = attrgetter("due" if state is State.DELAYED else "rank", "id")
-    end: Any = last and order(last)
+    key_of = _key_of(state)
     while part := [*islice(ids, _LOOKS)]:
         found = (engine.tasks[id] for id in part if id in engine.tasks)
-        places = sorted((order(entry) for entry in found if entry.state is state), reverse=True)
-        runs.append(places if end is None else [place for place in places if place < end])
+        places = sorted((key_of(entry) for entry in found if entry.state is state), reverse=reverse)
+        runs.append([place for place in places if last is None or (place < last if reverse else place > last)])
         yield from repeat(-1, _LOOKS)
-    for _, id in merge(*runs, reverse=True):
+    for _, id in merge(*runs, reverse=reverse):
         yield id
 
 
