@@ -12,15 +12,15 @@ from typing import Any, Final, NamedTuple, Self
 from tubes.errors import InvalidOption
 
 
-def _names(letter: str, word: str) -> Any:
+def _names(word: str, letter: str) -> Any:
     """Return both names of a state. Untyped, so that type checkers accept `state == "ready"`."""
-    return letter, word
+    return word, letter
 
 
 class State(StrEnum):
-    """The state of a task: a word. It also equals the letter of Tarantool's queue, which is its `value`.
+    """The state of a task: a word. It also equals its `letter` in Tarantool's queue, which is what tubes stores.
 
-    >>> State.READY == "ready", State.READY == "r", str(State.READY), State.READY.value
+    >>> State.READY == "ready", State.READY == "r", State.READY.value, State.READY.letter
     (True, True, 'ready', 'r')
 
     As a key of a dict or a set it has the hash of the word:
@@ -29,19 +29,22 @@ class State(StrEnum):
     (True, False)
     """
 
+    #: The letter of Tarantool's queue: the name of the state on a server and in a folder.
+    letter: str
     _value_: str
     _both: tuple[str, str]
 
-    READY = _names("r", "ready")
-    TAKEN = _names("t", "taken")
-    DONE = _names("-", "done")
-    BURIED = _names("!", "buried")
-    DELAYED = _names("~", "delayed")
+    READY = _names("ready", "r")
+    TAKEN = _names("taken", "t")
+    DONE = _names("done", "-")
+    BURIED = _names("buried", "!")
+    DELAYED = _names("delayed", "~")
 
-    def __new__(cls, letter: str, word: str = "") -> Self:
-        """Make a state from its letter and its word."""
+    def __new__(cls, word: str, letter: str = "") -> Self:
+        """Make a state from its word and its letter."""
         state = str.__new__(cls, word)
-        state._value_ = letter
+        state._value_ = word
+        state.letter = letter
         state._both = word, letter
         return state
 
@@ -61,7 +64,7 @@ class State(StrEnum):
 
 _STATES: Final = (State.READY, State.TAKEN, State.DELAYED, State.BURIED, State.DONE)
 #: The states by their words and their letters.
-_NAMED: Final[dict[str, State]] = {name: state for state in _STATES for name in (str(state), state.value)}
+_NAMED: Final[dict[str, State]] = {name: state for state in _STATES for name in state._both}
 
 
 def check_state(state: object, among: Sequence[State] = _STATES, *, several: str = "") -> State:

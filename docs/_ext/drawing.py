@@ -70,7 +70,7 @@ def draw() -> str:
     for state, (x, y) in _POSITIONS.items():
         parts.append(
             f'<rect class="state" x="{x - _BOX[0]}" y="{y - _BOX[1]}" width="{2 * _BOX[0]}" height="{2 * _BOX[1]}" '
-            f'rx="12"/><text class="name" x="{x}" y="{y + 5}">{state.name.lower()} {escape(state.value)}</text>'
+            f'rx="12"/><text class="name" x="{x}" y="{y + 5}">{state.name.lower()} {escape(state.letter)}</text>'
         )
     return "\n".join([*parts, "</svg>"])
 
@@ -134,7 +134,7 @@ def _label(transition: Transition, at: Point, anchor: str, reasons: list[str]) -
         f'<tspan x="{at[0]:.0f}" dy="{_LINE if number else 0:.0f}">{escape(why)}</tspan>'
         for number, why in enumerate(reasons)
     )
-    name = escape(f"{source.value if source else ''}>{target.value}")
+    name = escape(f"{source.letter if source else ''}>{target.letter}")
     return f'<text class="why" data-way="{name}" x="{at[0]:.0f}" y="{at[1]:.0f}" text-anchor="{anchor}">{lines}</text>'
 
 

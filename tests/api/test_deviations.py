@@ -366,7 +366,7 @@ def _listen(tube: Any) -> list[tuple[str, int, str]]:
     changes: list[tuple[str, int, str]] = []
 
     def callback(task: Any, event: str) -> None:
-        changes.append((event, task.id, task.state.value))
+        changes.append((event, task.id, task.state.letter))
 
     tube.on_task_change(callback)
     return changes

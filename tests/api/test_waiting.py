@@ -137,7 +137,7 @@ def test_listeners_receive_timed_changes_without_any_call() -> None:
     with tubes.connect() as queue:
         tube = queue.create_tube("t", "fifottl")
         tube.put("late", delay=0.02)
-        tube.on_task_change(lambda task, event: change.set_result((task.state.value, event)))
+        tube.on_task_change(lambda task, event: change.set_result((task.state.letter, event)))
         assert change.result(timeout=30) == ("r", "delay")
 
 

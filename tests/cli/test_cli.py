@@ -798,7 +798,7 @@ def test_take_with_hold_releases_undecodable_task(url: str, mixed_tube: tubes.Tu
     result = CliRunner().invoke(app, ["take", "bytes", "-n", "3", "--hold", "60", "--url", url])
     assert (result.exit_code, result.stdout) == (Exit.USAGE, "5\n")
     assert "holds 1 for 60 s: 1\n" in result.stderr
-    assert [task.state.value for task in mixed_tube.select()] == ["r", "t", "r"]
+    assert [task.state for task in mixed_tube.select()] == ["r", "t", "r"]
 
 
 def test_peek_marks_undecodable_data(url: str, mixed_tube: tubes.Tube) -> None:

@@ -69,16 +69,16 @@ def test_import_restores_exported_tasks(place: str, queue: tubes.Queue, tmp_path
     copy = queue.tube("copy")
     first, later, dead, taken = copy.select()
     assert (first.data, first.utube, first.pri, first.key) == ({"a": [1, None]}, "example.com", 3, "k")
-    assert (first.ttr, first.max_attempts, first.state.value) == (60, 4, "r")
+    assert (first.ttr, first.max_attempts, first.state) == (60, 4, "r")
     assert first.expires is not None
     assert first.expires - first.created == pytest.approx(1000, abs=20)
-    assert (later.data, later.state.value) == ("later", "~")
+    assert (later.data, later.state) == ("later", "~")
     assert later.due is not None
     assert later.due - later.created == pytest.approx(500, abs=20)
     assert later.expires is not None
     assert later.expires - later.created == pytest.approx(1500, abs=20)
-    assert (dead.data, dead.state.value, dead.reason) == ("dead", "!", "no such address")
-    assert (taken.data, taken.state.value, taken.utube) == ("taken", "r", "d")
+    assert (dead.data, dead.state, dead.reason) == ("dead", "!", "no such address")
+    assert (taken.data, taken.state, taken.utube) == ("taken", "r", "d")
 
 
 def test_done_tasks_are_exported_and_imported_with_their_results(
@@ -95,7 +95,7 @@ def test_done_tasks_are_exported_and_imported_with_their_results(
     assert [record[name] for name in ("id", "state", "why", "result")] == [ann.id, "done", "ack", {"sent": True}]
     assert record["ended"] >= record["created"]
     run(place, "import", "copy", tmp_path / "done", "--create", "fifo")
-    assert [(task.state.value, task.data) for task in queue.tube("copy").select()] == [("r", "to ann")]
+    assert [(task.state, task.data) for task in queue.tube("copy").select()] == [("r", "to ann")]
     assert [record["id"] for record in records(run(place, "export", "mail", "--state", "ready").stdout)] == [1]
 
 
@@ -239,7 +239,7 @@ def test_import_continues_if_worker_removes_task_before_bury(
         place, "import", "plain", stdin='{"data": 0, "state": "buried"}\n{"data": 1, "state": "buried"}\n'
     ).stderr
     assert "imported 2 tasks into plain, 1 disappeared before they could be buried" in message
-    assert [(task.data, task.state.value) for task in tube.select()] == [(1, "!")]
+    assert [(task.data, task.state) for task in tube.select()] == [(1, "!")]
 
 
 @pytest.mark.parametrize(

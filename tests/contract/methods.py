@@ -44,10 +44,9 @@ class Methods(Bench):
         task = self.make(state)
         found = self.tube.peek(task).state
         assert (found == state, found != state, f"{found}", {found}) == (True, False, state, {state})
-        assert (found == found.value, found != found.value, State(found.value), State(state)) == (
-            True, False, found, found,
-        )  # fmt: skip
-        assert [other for other in State if found == other.value or found == str(other)] == [found]
+        letter = found.letter
+        assert (found == letter, found != letter, State(letter), State(state)) == (True, False, found, found)
+        assert [other for other in State if found == other.letter or found == str(other)] == [found]
         assert f"state={state!r}" in repr(self.tube.peek(task))
 
     def test_task_repr_shows_only_the_beginning_of_its_data(self) -> None:

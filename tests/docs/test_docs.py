@@ -251,7 +251,7 @@ def test_state_diagram_matches_transition_table() -> None:
     drawn = re.findall(r"^    (\S+) --> (\S+): (\w+)$", text, re.MULTILINE)
     names = {None: "[*]", "r": "r", "t": "t", "!": "b", "~": "d", "-": "[*]"}
     table = [
-        (names[was and was.value], names[move.to.value], why)
+        (names[was and was.letter], names[move.to.letter], why)
         for why, rows in MOVES.items()
         for was, move in rows.items()
     ]

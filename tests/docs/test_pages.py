@@ -173,7 +173,7 @@ def test_drawn_diagram_matches_transition_table(drawing: Any) -> None:
     for way, lines in re.findall(r'<text class="why" data-way="([^"]*)"[^>]*>(.*?)</text>', drawing.draw()):
         was, to = unescape(way).split(">")
         drawn += [(was or None, to, why) for why in re.findall(r">(\w+)</tspan>", lines)]
-    table = [(was and was.value, move.to.value, why) for why, rows in MOVES.items() for was, move in rows.items()]
+    table = [(was and was.letter, move.to.letter, why) for why, rows in MOVES.items() for was, move in rows.items()]
     assert sorted(drawn, key=str) == sorted(table, key=str)
 
 

@@ -104,9 +104,9 @@ def test_new_delays_and_ttrs_are_correct_after_the_clock_is_set_back(
     assert [task.data for task in tube.take_many(5, timeout=0)] == ["new"]
     # Earlier deadlines are delayed by as much as the clock was set back.
     stepping.advance(HOUR + 60 - 7)
-    assert tube.peek(0).state.value == "~"
+    assert tube.peek(0).state.letter == "~"
     stepping.advance(1)
-    assert tube.peek(0).state.value == "r"
+    assert tube.peek(0).state.letter == "r"
 
 
 def test_pause_ends_later_when_the_clock_is_set_back(stepped_queue: Queue, stepping: SteppingClock) -> None:

@@ -59,7 +59,7 @@ class Ledger:
 
     def record_event(self, task: Any, event: str) -> None:
         """Record an event; a listener of the main tube of the trace."""
-        self._events.append((task.id, task.state.value, event))
+        self._events.append((task.id, task.state.letter, event))
         self.history.setdefault(task.id, []).append(event)
 
     def pop_events(self) -> list[dict[str, Any]]:
@@ -72,7 +72,7 @@ class Ledger:
 def to_trace(result: Any) -> Any:
     """Convert a result of tubes to the format of a trace."""
     if hasattr(result, "state"):
-        return {"id": result.id, "state": result.state.value, "data": result.data}
+        return {"id": result.id, "state": result.state.letter, "data": result.data}
     return result
 
 

@@ -50,7 +50,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "selection changes a task in another state",
         "tubes/memory/selecting.py",
-        "and task.state.value == letter",
+        "and task.state.letter == letter",
         "",
         _of(_FIFO, "changed_task_is_left_alone"),
     ),

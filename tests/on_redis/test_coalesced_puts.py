@@ -42,7 +42,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 
 def strip_times(task: Any) -> tuple[Any, ...]:
     """Return a task without its times."""
-    facts = (task.id, task.state.value, task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr)
+    facts = (task.id, task.state.letter, task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr)
     return *facts, task.max_attempts, task.context, task.created_now
 
 

@@ -72,7 +72,7 @@ def test_moves_are_those_of_the_engine(runtime: Any) -> None:
     }
     expected = {
         name: {
-            "new" if state is None else state.value: (move.to.value, move.event, move.counts, move.by)
+            "new" if state is None else state.letter: (move.to.letter, move.event, move.counts, move.by)
             for state, move in rows.items()
         }
         for name, rows in MOVES.items()

@@ -33,7 +33,7 @@ PUTS: dict[str, list[dict[str, Any]]] = {
 
 def strip_times(task: Any) -> tuple[Any, ...]:
     """Return a task without its times."""
-    return task.id, task.state.value, task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr
+    return task.id, task.state.letter, task.data, task.utube, task.pri, task.attempts, task.ttl, task.ttr
 
 
 def story(queue: Any, driver: str) -> list[Any]:

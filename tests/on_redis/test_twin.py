@@ -100,7 +100,8 @@ def facts(result: Any) -> Result:
             more += result.saved, result.progress, result.note
         # The times of a remembered key are not stored.
         times = () if result.state == "done" and not result.created_now else times
-        visible = (result.id, result.state.value, result.data, result.utube, result.pri, result.attempts, *more, *times)
+        letter = result.state.letter
+        visible = (result.id, letter, result.data, result.utube, result.pri, result.attempts, *more, *times)
         return Result("task", visible)
     return Result(type(result).__name__, result)
 

@@ -47,7 +47,7 @@ def test_done_task_rows_match_peek(tube: tubes.Tube, options: dict[str, str]) ->
     assert [row["result"] for row in rows[:4]] == ["a text", '{"pages":[1]}', None, None]
     for row in rows:
         task = tube.peek(row["id"])
-        assert row["state"] == task.state.value == "-"
+        assert row["state"] == task.state.letter == "-"
         for name in ("data", "utube", "pri", "attempts", "key", "max_attempts", "why"):
             assert row[name] == getattr(task, name), (row, name)
         assert dict(row["context"] or {}) == task.context

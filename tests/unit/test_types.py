@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import re
 import subprocess
 import sys
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypedDict, assert_type
 
+import msgspec
 import pytest
+from pydantic import TypeAdapter
 
 import tubes
 from tubes.drivers.options import OF_TASKS
@@ -90,3 +95,16 @@ def test_type_checkers_know_the_result_of_a_call() -> None:
 
     assert callable(ask)
     assert callable(ask_async)
+
+
+@pytest.mark.parametrize("state", list(tubes.State))
+def test_every_encoder_writes_a_state_as_its_word(state: tubes.State) -> None:
+    word = state.name.lower()
+    assert {word: 1}[state] == 1
+    assert (str(state), state.value, json.dumps(state)) == (word, word, f'"{word}"')
+    assert msgspec.json.encode({state: state}) == f'{{"{word}":"{word}"}}'.encode()
+    known = TypeAdapter(tubes.State)
+    assert known.dump_json(state) == f'"{word}"'.encode()
+    assert [known.validate_python(name) for name in (word, state.letter)] == [state, state]
+    for found in (pickle.loads(pickle.dumps(state)), deepcopy(state), tubes.State(word), tubes.State(state.letter)):
+        assert found is state

@@ -174,7 +174,7 @@ def narrowed(filters: Filters, act: str) -> Filters:
 
 
 def changeable(act: str, seen: list[Seen]) -> list[Seen]:
-    letters = {state.value for state in CHANGED_STATES[act]}
+    letters = {state.letter for state in CHANGED_STATES[act]}
     return [one for one in seen if one[2] in letters]
 
 
@@ -186,7 +186,7 @@ def see_all(tasks: list[F]) -> list[Seen]:
     """Return the `Seen` of each task."""
     taken = State.TAKEN
     return [
-        (task.id, task._record.created, task._state.value, task._attempts, task._take if task._state is taken else 0)
+        (task.id, task._record.created, task._state.letter, task._attempts, task._take if task._state is taken else 0)
         for task in tasks
     ]
 

@@ -245,7 +245,7 @@ def facts_text(engine: JournaledEngine, now: int) -> str:
     """Return the facts of a tube as JSON: its state except tasks, options, keys and lanes."""
     deferred = engine.deferred.count_uses(engine.dirty)
     uses = {
-        f"{name} {'' if was is None else was.value}": step.uses - deferred[step]
+        f"{name} {'' if was is None else was.letter}": step.uses - deferred[step]
         for name, rows in engine._steps.items()
         for was, step in rows.items()
         if step.uses > deferred[step]
@@ -281,7 +281,7 @@ def read_facts(text: str) -> Facts:
 def read_uses(engine: JournaledEngine, uses: Mapping[str, int]) -> None:
     for name, rows in engine._steps.items():
         for was, step in rows.items():
-            step.uses = uses.get(f"{name} {'' if was is None else was.value}", 0)
+            step.uses = uses.get(f"{name} {'' if was is None else was.letter}", 0)
 
 
 def rate_text(rate: RateLimit) -> str:

@@ -135,7 +135,7 @@ def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tupl
     changed: list[bool] = []
     others = {"by": by} if act in ("bury", "delete") else {}
     for id, created, letter, attempts, take in seen:
-        if letter == State.DONE.value:
+        if letter == State.DONE.letter:
             task: Any = engine.done.find(now, id)
             is_same = task is not None and task.created == created
         else:
@@ -143,7 +143,7 @@ def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tupl
             is_same = (
                 task is not None
                 and (task.created, task.attempts) == (created, attempts)
-                and task.state.value == letter
+                and task.state.letter == letter
                 and (task.state is not State.TAKEN or task.take == take)
             )
         changed.append(is_same)
@@ -157,7 +157,7 @@ def change(engine: Engine, now: int, act: str, seen: list[Seen], arguments: tupl
 def see(task: Entry | Done) -> Seen:
     """Return a task as a selection has seen it."""
     state: Any = task.state
-    return task.id, task.created, state.value, task.attempts, task.take if state is State.TAKEN else 0
+    return task.id, task.created, state.letter, task.attempts, task.take if state is State.TAKEN else 0
 
 
 def in_parts(items: Callable[[], Iterable[T]], act: Callable[[int, T], object]) -> Callable[[int], bool]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Parsed: TypeAlias = tuple[int, bytes, int, int, int, bytes]
 
 _EVENTS: Final = frozenset(move.event.encode() for moves in MOVES.values() for move in moves.values())
-_STATES: Final = {state.value.encode(): state for state in State}
+_STATES: Final = {state.letter.encode(): state for state in State}
 #: The header of a task in a function's reply: id, state, attempts, number of the take, due time.
 _HEADER: Final = Struct(">QcIIq")
 #: The first bytes of a stored task: one byte of flags, and the moment of its put in 7 bytes.

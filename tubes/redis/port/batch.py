@@ -304,7 +304,7 @@ def evict(port: RedisPort[F], tasks: list[F]) -> Flow[list[bool]]:
 def _words_of_unchanged(task: TaskView) -> tuple[Word, ...]:
     """Return the four arguments by which a function recognizes a task that has not changed since it was read."""
     digest = sha1(task._record.data, usedforsecurity=False).hexdigest()
-    return task.id, identity_of(task, by_put=True), task._state.value, digest
+    return task.id, identity_of(task, by_put=True), task._state.letter, digest
 
 
 def change_seen(port: RedisPort[F], act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> Flow[list[bool]]:

@@ -181,4 +181,4 @@ def kick_task(port: RedisPort[F], task: object, attempts: int | None, ttl: Secon
 
 def letters_of(states: tuple[State, ...]) -> str:
     """Return the letters of states as an argument of functions."""
-    return "".join([state.value for state in states])
+    return "".join([state.letter for state in states])

@@ -67,7 +67,7 @@ def statistics(port: RedisPort[F]) -> Statistics:
 def select(port: RedisPort[F], filters: Filters, scan: Scan, most: int, with_data: bool) -> Flow[list[Any]]:
     """Return the next part of a selection: tasks, or the `Seen` of each without `with_data`."""
     state, back, cursor = filters.state, "1" if filters.newest_first else "", scan.cursor
-    letter = "" if state is None else state.value
+    letter = "" if state is None else state.letter
     only = _filter_word(filters, scan.bound, with_data=with_data)
     after: Word = "" if scan.after is None else scan.after
     bound: Reply = None

@@ -205,4 +205,4 @@ class Emptiness:
 #: More tasks than can ever end.
 _NEVER: Final = 1 << 62
 #: States of ended tasks, including buried tasks, which move only if they are kicked.
-_ENDED: Final = (State.DONE.value.encode(), State.BURIED.value.encode())
+_ENDED: Final = (State.DONE.letter.encode(), State.BURIED.letter.encode())

@@ -390,7 +390,7 @@ def _decode_done(tube: Tube, ids: Sequence[int], raws: Sequence[bytes | None]) -
         extras = done.extras or NO_EXTRAS
         expires = None if done.ttl is None else done.created + done.ttl
         row = Row(
-            id, State.DONE.value, done.data, done.utube, done.pri, done.attempts, None, extras.reason, extras.key,
+            id, State.DONE.letter, done.data, done.utube, done.pri, done.attempts, None, extras.reason, extras.key,
             done.created, None, expires, extras.max_attempts or None, extras.context, done.result, done.why, done.ended,
         )  # fmt: skip
         rows.append(row)
