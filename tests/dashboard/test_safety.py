@@ -197,6 +197,7 @@ def test_another_token_shows_nothing_of_the_last_one(
         page.evaluate("window.setInterval = () => 0")  # Nothing is read again because time passes.
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_text("This service requires a token.")).to_be_visible()
+        expect(page.locator("form")).to_contain_text("tubes token create creates one")
         for text, shown in (
             ("tubes_wrong_token", "The service refuses this token."),
             (only_look, "signed in as visitor"),

@@ -223,3 +223,61 @@ EMPTY = {
 @pytest.mark.parametrize("view", EMPTY)
 def test_empty_namespace_explains_itself(dashboard: Dashboard, view: str) -> None:
     expect(dashboard.open(view).locator("p.empty")).to_contain_text(EMPTY[view])
+
+
+def fill_views(dashboard: Dashboard) -> list[tuple[object, ...]]:
+    """Create tasks in several states, and return the addresses of all views."""
+    path = dashboard.tube("crawl", "utubettl", keep_done=600)
+    for number in range(25):
+        dashboard.api("POST", f"{path}/tasks", {"data": "word " * 20, "utube": "a.example"})
+        if number < 3:
+            dashboard.api("POST", f"{path}/tasks/{number}/bury", {"reason": "ValueError: no address"})
+    dashboard.api("DELETE", f"{path}/tasks/3")
+    sections = ((), ("tasks",), ("tasks", 0), ("tasks", 3), ("dead",), ("lanes",))
+    return [("tubes",), ("workers",), ("schedules",), ("audit",), *(("tubes", "crawl", *each) for each in sections)]
+
+
+@pytest.mark.parametrize("width", [390, 1300])
+def test_no_view_is_wider_than_the_page_and_no_texts_touch(
+    make_dashboard: Callable[..., Dashboard], memory_service: Served, width: int
+) -> None:
+    dashboard = make_dashboard(memory_service.url, viewport={"width": width, "height": 844})
+    for view in fill_views(dashboard):
+        page = dashboard.open(*view)
+        for element in [page.locator("html"), *page.locator(".scroll").all()] if width == 390 else []:
+            assert element.evaluate("each => each.scrollWidth - each.clientWidth") <= 0, view
+        if view[-1] == "tasks" and width == 390:
+            assert page.evaluate("document.documentElement.scrollHeight") < 7000
+        touching = page.evaluate("""() => [...document.querySelectorAll("main :is(code, a, span, bdi, time)")]
+            .filter((each) => getComputedStyle(each).display === "inline" && each.nextSibling instanceof Text)
+            .map((each) => each.textContent.slice(-9) + "|" + each.nextSibling.data.slice(0, 9))
+            .filter((text) => /\\w\\|\\w/.test(text))""")
+        assert touching == [], view
+
+
+def test_unknown_rates_are_no_zeros_and_pauses_are_gaps(dashboard: Dashboard) -> None:
+    dashboard.tube("mail", tasks=1)
+    at = [*range(0, 25, 5), *range(445, 470, 5)]
+    ones = [1] * len(at)
+    names = ("ready", "taken", "delayed", "buried", "put", "done", "failed")
+    history = {"interval": 5, "at": at, **dict.fromkeys(names, ones)}
+    dashboard.page.route("**/history", lambda route: route.fulfill(json=history))
+    page = dashboard.open("tubes", "mail")
+    expect(page.locator("path.line.ready")).to_have_count(1)
+    moves = [page.locator(f"path.line.{name}").get_attribute("d") for name in ("ready", "put")]
+    assert [(str(path).count("M"), str(path).count("L")) for path in moves] == [(2, 8), (2, 7)]
+    first = {"interval": 5, "at": [0], **{name: [0] for name in names}}
+    page.route("**/history", lambda route: route.fulfill(json=first))
+    page.reload()
+    expect(page.locator(".key.put")).to_have_text("put \N{EN DASH}")
+
+
+def test_done_task_offers_only_to_be_put_again(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail", tasks=1, keep_done=600)
+    dashboard.api("DELETE", f"{path}/tasks/0")
+    page = dashboard.open("tubes", "mail", "tasks", 0)
+    expect(page.locator("ol.timeline")).not_to_contain_text("is done")
+    expect(page.get_by_role("button", name="Kick")).to_have_count(0)
+    page.get_by_role("button", name="Put again").click()
+    expect(page.get_by_role("status").filter(has_text="The task is put again.")).to_be_visible()
+    assert dashboard.counts()["ready"] == 1

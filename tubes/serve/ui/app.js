@@ -127,7 +127,7 @@ function SignIn() {
     setToken(new FormData(event.target).get("token").trim());
   };
   return html`<form class="sign-in" onSubmit=${onSubmit}><h1>Sign in</h1>
-    <p>${hasToken() ? "The service refuses this token." : "This service requires a token."} The command <code>tubes token create</code>
+    <p>${hasToken() ? "The service refuses this token." : "This service requires a token."} The command <code>tubes token create</code>${" "}
       creates one, and <code>tubes dashboard</code> prints its own. The right <code>look</code> is enough to view tubes.</p>
     <label class="field"><span>Token</span><input type="password" name="token" required autocomplete="off" /></label>
     <button type="submit" class="primary">Sign in</button></form>`;

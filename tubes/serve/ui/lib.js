@@ -301,6 +301,7 @@ const NUMBERS = new Intl.NumberFormat("en");
 export const count = (number) => (number == null ? "–" : NUMBERS.format(number));
 
 export function rate(number) {
+  if (number == null) return "–";
   if (!number) return "0";
   return number >= 100 ? count(Math.round(number)) : number >= 10 ? number.toFixed(1) : number.toFixed(2);
 }

@@ -54,13 +54,19 @@ export function CopyButton({ text }) {
 
 // -- charts -----------------------------------------------------------------------------------------------------------
 
-// `at`: the times of the values; without them the values are equally spaced.
-function Line({ name, values, at = [...values.keys()], width, height, largest }) {
+// `at`: the times of the values; without them the values are equally spaced. An unknown value (null), or more than
+// `longest` between two times, is a gap in the line.
+function Line({ name, values, at = [...values.keys()], width, height, largest, longest = Infinity }) {
   const length = at[at.length - 1] - at[0] || 1;
   const x = (index) => ((at[index] - at[0]) / length) * width;
-  const points = values.map((value, index) => `${x(index)},${height - (value / largest) * height}`);
-  return html`<polyline class="line ${name}" points=${points.join(" ")} />`;
+  const isJoined = (index) => values[index - 1] != null && at[index] - at[index - 1] <= longest;
+  const point = (value, index) =>
+    value == null ? "" : `${isJoined(index) ? "L" : "M"}${x(index)} ${height - (value / largest) * height}`;
+  return html`<path class="line ${name}" d=${values.map(point).join("")} />`;
 }
+
+// Rates are changes since the sample before, so the first one is unknown.
+export const rates = (values) => values.map((value, index) => (index ? value : null));
 
 // A small chart without axes. `series`: lists of numbers by name.
 export function Spark({ series, label }) {
@@ -77,6 +83,8 @@ export function Chart({ title, at, series, format }) {
   const names = Object.keys(series);
   const largest = Math.max(...names.flatMap((name) => series[name]), 0);
   const last = at.length - 1;
+  const steps = at.slice(1).map((moment, index) => moment - at[index]).sort((first, second) => first - second);
+  const longest = 3 * (steps[steps.length >> 1] ?? 0);
   const distance = (moment) => Math.abs(moment - at[0] - pointer * (at[last] - at[0]));
   const nearest = (best, moment, each) => (distance(moment) < distance(at[best]) ? each : best);
   const index = pointer === null ? last : at.reduce(nearest, 0);
@@ -84,10 +92,10 @@ export function Chart({ title, at, series, format }) {
     const box = event.currentTarget.getBoundingClientRect();
     setPointer(Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1));
   };
-  const values = names.map((name) => [name, `${name} ${format(series[name][index] ?? 0)}`]);
+  const values = names.map((name) => [name, `${name} ${format(series[name][index])}`]);
   const label = `${title}: ${values.map(([, text]) => text).join(", ")}`;
   const line = (name) => html`<${Line} name=${name} values=${series[name]} at=${at} width=${600} height=${122}
-    largest=${largest || 1} />`;
+    largest=${largest || 1} longest=${longest} />`;
   return html`<figure class="chart">
     <figcaption><span>${title}</span><span class="legend">
       ${values.map(([name, text]) => html`<span class="key ${name}">${text}</span>`)}
@@ -121,7 +129,14 @@ export function Table({ caption, columns, rows, sort, onSort }) {
     return html`<th scope="col" class=${kind} aria-sort=${order}>
       <button type="button" onClick=${() => onSort(word)}>${title}</button></th>`;
   };
-  return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0"><table>
+  const box = useRef(null);
+  useLayoutEffect(() => {
+    // A narrow page shows each row as a card, with the titles beside the values.
+    for (const row of box.current.querySelectorAll("tbody tr")) {
+      [...row.cells].forEach((cell, index) => (cell.dataset.title = columns[index][0]));
+    }
+  });
+  return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0" ref=${box}><table>
     <caption class="hidden">${caption}</caption>
     <thead><tr>${columns.map(head)}</tr></thead><tbody>${rows}</tbody></table></div>`;
 }

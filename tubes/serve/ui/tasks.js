@@ -129,7 +129,8 @@ export function Task({ namespace, name, tube, id }) {
       <div class="tools"><${TaskActions} segments=${segments} task=${task} tube=${tube}
         isWhole=${isAll || task.size <= PREVIEW} /></div></div>
     <div class="charts"><section><h3>Facts</h3><${Facts} task=${task} holder=${holder} /></section>
-      <section><h3>Times</h3><${Timeline} task=${task} /></section></div>
+      <section><h3>Times</h3><${Timeline} task=${task}
+        taken=${holder?.tasks.find((held) => held.tube === name && String(held.id) === id)?.since} /></section></div>
     ${value(task, "Data", "")}${value(task, "Result", "result_")}${value(task, "Saved for the next attempt", "saved_")}`}<//>`;
 }
 
@@ -152,12 +153,12 @@ function Facts({ task, holder }) {
 }
 
 // The known moments of a task, in order.
-function Timeline({ task }) {
+function Timeline({ task, taken }) {
   const due = { delayed: "becomes ready", taken: "its take ends" }[task.state] ?? "is due";
   const end = { ack: "was acked", delete: "was deleted", ttl: "expired", cancelled: "was cancelled" }[task.why];
-  const moments = [[task.created, "was put"], [task.due, due], [task.expires, "expires"], [task.ended, end]]
+  const moments = [[task.created, "was put"], [taken, "was taken"], [task.due, due], [task.expires, "expires"], [task.ended, end]]
     .filter(([at]) => at != null)
-    .concat([[now(), `is ${task.state}`]])
+    .concat(task.ended == null ? [[now(), `is ${task.state}`]] : [])
     .sort(([first], [second]) => first - second);
   return html`<ol class="timeline">${moments.map(([at, what]) => html`<li>${what} <${Time} at=${at} />
     <span class="muted"> ${iso(at)}</span></li>`)}</ol>`;
@@ -243,13 +244,13 @@ function TaskActions({ segments, task, tube, isWhole }) {
       request: () => ["DELETE", at()],
     });
   const again = () => openPut(segments, tube, { ...task, text: editable, format });
-  const kick = () => callAndNotify("The task is kicked.", "POST", at("kick"), {});
+  const kick = () => callAndNotify(isOver ? "The task is put again." : "The task is kicked.", "POST", at("kick"), {});
   const bury = () => reasonForm(`Bury task ${task.id}`, "Bury", "The task is buried.", at("bury"));
   const cancel = () =>
     reasonForm(`Cancel task ${task.id}`, "Cancel the task", "The task is cancelled.", at("cancel"), true);
   const actions = [
-    ["Put again", again, may("put") && isText],
-    ["Kick", kick, may("manage") && ["buried", "delayed", "done"].includes(task.state), "primary"],
+    ["Put again", isOver ? kick : again, isOver ? may("manage") : may("put") && isText],
+    ["Kick", kick, may("manage") && ["buried", "delayed"].includes(task.state), "primary"],
     ["Edit", edit, may("manage") && !isOver && isText],
     ["Bury", bury, may("manage") && !isOver && task.state !== "buried"],
     ["Cancel", cancel, may("manage") && !isOver],

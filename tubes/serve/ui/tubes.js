@@ -3,7 +3,7 @@
 import { ago, call, count, href, html, minutes, path, printable, rate, setQuery, span, useGet } from "./lib.js";
 import {
   Badge, Bars, Button, Card, Chart, Choice, Empty, Link, Loaded, Menu, OffsetPager, STATES, Search, Spark, Table, Text,
-  callAndNotify, openBulk, openForm,
+  callAndNotify, openBulk, openForm, rates,
 } from "./parts.js";
 
 const PAGE = 50;
@@ -49,7 +49,7 @@ export function Tubes({ namespace, query, canManage }) {
 function Row({ namespace, name, tube }) {
   const segments = [namespace, "tubes", name];
   const { tasks, history } = tube;
-  const { put, done, failed } = history;
+  const [put, done, failed] = [history.put, history.done, history.failed].map(rates);
   const last = (values) => rate(values[values.length - 1]);
   const speed = `${last(put)} put, ${last(done)} done${failed[failed.length - 1] ? `, ${last(failed)} failed` : ""}`;
   const counted = (state, section, query) => html`<td class="number">
@@ -105,7 +105,7 @@ export function Tube({ namespace, name, tube }) {
     ...${each === "buried" ? link("dead") : link("tasks", { state: each })} />`;
   const facts = (entries) => entries.map(([term, fact]) => html`<dt>${term}</dt><dd>${printable(fact)}</dd>`);
   const charts = ({ at, put, done, failed, ready, taken, delayed, buried }) => html`
-    <${Chart} title="Tasks per second" at=${at} format=${rate} series=${{ put, done, failed }} />
+    <${Chart} title="Tasks per second" at=${at} format=${rate} series=${{ put: rates(put), done: rates(done), failed: rates(failed) }} />
     <${Chart} title="Tasks in the tube" at=${at} format=${count} series=${{ ready, taken, delayed, buried }} />`;
   return html`<div class="cards">${STATES.map(card)}
       <${Card} label="done" value=${count(tasks.done)} note=${tube.kept ? `${count(tube.kept)} kept` : ""}
@@ -117,8 +117,8 @@ export function Tube({ namespace, name, tube }) {
       <section><h2>Options</h2><dl class="facts">
         ${facts([["driver", tube.driver], ...Object.entries(options).map(([option, value]) => [option, JSON.stringify(value)])])}
       </dl></section>
-      <section><h2>Calls since the tube was created</h2><dl class="facts">
-        ${facts(Object.entries(calls).map(([call, number]) => [call, count(number)]))}</dl></section></div>`;
+    </div><p class="muted">Calls since the tube was created: ${
+      Object.entries(calls).map(([call, number]) => `${call} ${count(number)}`).join(", ")}</p>`;
 }
 
 // The head of each view of a tube: its name, its state, actions and links to the views.
