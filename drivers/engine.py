@@ -74,6 +74,8 @@ class Engine:
 
     `find` and `get_held` return an entry, or raise `TaskNotFound` or `TaskNotTaken`; most other methods take an entry.
     Every move calls `listener`, if set, with the entry and the name of the event.
+
+    One class, because all methods change the same indexes: calls between objects would slow all of them down.
     """
 
     # Slots save memory, and access to them is faster than to a dict.

@@ -168,3 +168,13 @@ def test_function_of_the_cli_has_at_most_ten_parameters() -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 count = len(node.args.args) + len(node.args.kwonlyargs)
                 assert count <= 10, f"{path.name}: {node.name}"
+
+
+def test_large_class_says_why_it_is_one() -> None:
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.end_lineno is not None:
+                methods = sum(isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) for part in node.body)
+                is_large = methods > 40 or node.end_lineno - node.lineno > 500
+                if is_large and node.name not in ("Tube", "AsyncTube", "Worker"):  # Classes that users know as one.
+                    assert "One class" in (ast.get_docstring(node) or ""), f"{name}: {node.name}"

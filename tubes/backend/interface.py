@@ -172,7 +172,7 @@ class AnyPort(WaitLine, Protocol):
 
 
 class Port(AnyPort, Protocol[F]):
-    """The methods of a `Queue`'s connection on one tube."""
+    """The methods of a `Queue`'s connection on one tube. One class: each method is a call of the API."""
 
     def put(
         self,
@@ -242,7 +242,7 @@ class Port(AnyPort, Protocol[F]):
 
 
 class AsyncPort(AnyPort, Protocol[F]):
-    """The methods of an `AsyncQueue`'s connection on one tube."""
+    """The methods of an `AsyncQueue`'s connection on one tube. One class: each method is a call of the API."""
 
     def put(
         self,

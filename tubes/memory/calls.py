@@ -52,7 +52,7 @@ _BURIED: Final = Filters(State.BURIED, None, None, None, None, None, 0, False, N
 
 
 class CallPort(MemoryPort[F]):
-    """A port with all methods."""
+    """A port with all methods. One class: each method is a short call of the API, and the engine does its work."""
 
     # -- batches -------------------------------------------------------------------------------------------------------
 

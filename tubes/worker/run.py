@@ -86,7 +86,10 @@ _LOSSES: Final = {
 
 
 class Run:
-    """The state that exists only while a worker runs. Belongs to one event loop."""
+    """The state that exists only while a worker runs. Belongs to one event loop.
+
+    One class, because all methods change the set of tasks in flight.
+    """
 
     def __init__(self, connections: Connections, hooks: list[Hook], *, burst: bool) -> None:
         self._connections: Final = connections
