@@ -13,10 +13,12 @@ from typing import Any
 
 import pexpect
 import pytest
+from rich.console import Console
 
 import tubes
 from tubes.cli.columns import Column, fit
 from tubes.cli.exits import Exit
+from tubes.cli.look import lanes_table
 from tubes.testing import LocalServer
 
 COMMAND = [sys.executable, "-m", "tubes"]
@@ -340,3 +342,17 @@ def test_narrow_table_drops_columns_before_truncating_numbers(width: int, widths
         Column("sec", drop_order=2),
     ]
     assert fit(columns, [4, 10, 12, 0], width) == widths
+
+
+def test_passed_next_start_of_a_lane_is_now() -> None:
+    with tubes.connect() as queue:
+        tube = queue.create_tube("crawl", "utube", interval=60)
+        tube.put_many([1, 2], utube="a")
+        tube.take()
+        (lane,) = tube.lanes()
+        assert lane.next_start is not None
+        console = Console(width=120)
+        with console.capture() as captured:
+            console.print(lanes_table([lane], lane.next_start + 1.1))
+        assert re.search(r"\bnow\b", captured.get())
+        assert "ago" not in captured.get().splitlines()[-1]

@@ -191,6 +191,7 @@ def test_workers_and_schedules_are_listed(make_dashboard: Callable[..., Dashboar
                 row = page.locator("tbody tr")
                 expect(row).to_contain_text("mail")
                 expect(row).to_contain_text("half way", timeout=40_000)
+                expect(row).to_contain_text("mail 0 for ")
                 page.get_by_role("link", name="Schedules", exact=True).click()
                 expect(page.locator("tbody tr")).to_contain_text("clean")
                 stopped.set()

@@ -371,7 +371,9 @@ def lanes_table(lanes: list[library.LaneInfo], now: float) -> Grid:
     grid = Grid(_LANES)
     for lane in lanes:
         waits = span(None if lane.waiting_since is None else now - lane.waiting_since)
-        facts = (lane.ready, f"{lane.taken}/{lane.max_in_flight}", waits, moment(lane.next_start, now))
+        is_due = lane.next_start is not None and lane.next_start <= now
+        next_start = "now" if is_due else moment(lane.next_start, now)
+        facts = (lane.ready, f"{lane.taken}/{lane.max_in_flight}", waits, next_start)
         grid.add_row(
             text(lane.name),
             *map(text, facts),

@@ -159,7 +159,7 @@ class Run:
                 await self._wait_for_change()
             self._halt()
             if self._in_flight:
-                log.info("the worker waits up to %g s for %d unfinished tasks", grace, len(self._in_flight))
+                log.info("the worker waits up to %g s for unfinished tasks: %d", grace, len(self._in_flight))
             await self._wait_for_handlers(grace)
             if self._in_flight:
                 await self._cut_off()

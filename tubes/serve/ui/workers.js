@@ -27,7 +27,7 @@ function Worker({ namespace, worker }) {
   const handler = ({ name, tubes }) => html`<div><${Text} of=${name} limit=${60} /><span class="muted"> takes
     ${tubes.map((tube, index) => html`${index ? ", " : " "}<${TubeLink} namespace=${namespace} name=${tube} />`)}</span></div>`;
   const held = ({ tube, id, since, progress, note }) => html`<div>
-    <${Link} to=${[namespace, "tubes", tube, "tasks", String(id)]}><${Text} of=${tube} limit=${40} /> ${id}<//>
+    <${Link} to=${[namespace, "tubes", tube, "tasks", String(id)]}><${Text} of=${tube} limit=${40} /> ${id}<//>${" "}
     for ${span(Math.max(now() - since, 0))}<${Progress} of=${progress} />
     <span class="muted"> <${Text} of=${note} limit=${80} /></span></div>`;
   const listed = worker.tasks.slice(0, MAX_HELD);
@@ -50,7 +50,7 @@ export function Schedules({ namespace }) {
   const row = (each) => html`<tr key=${`${each.tube} ${each.name}`}>
     <th scope="row"><${Text} of=${each.name} limit=${80} /></th><td><${TubeLink} namespace=${namespace} name=${each.tube} /></td>
     <td><code>${printable(each.schedule, 80)}</code></td>
-    <td><${Time} at=${each.next} /></td><td><${Time} at=${each.last} /></td>
+    <td><${Time} at=${each.next} text=${each.next <= now() ? "now" : undefined} /></td><td><${Time} at=${each.last} /></td>
     <td>${each.last_result && html`<${Badge} kind=${own(RESULTS, each.last_result)}>${printable(each.last_result, 20)}<//>`}</td>
     <td class="number">${count(each.workers)}</td></tr>`;
   return html`<div class="head"><h1>Schedules</h1></div>
