@@ -9,6 +9,8 @@
 https://example.com/
 """
 
+from typing import TYPE_CHECKING
+
 from tubes.backend.clock import Clock, SystemClock
 from tubes.drivers.backoff import Backoff
 from tubes.drivers.driver import Driver
@@ -130,3 +132,11 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if not TYPE_CHECKING:  # Type checkers report unknown names themselves.
+
+    def __getattr__(name: str) -> object:
+        if name in ("Bury", "Interrupted", "Retry", "Worker", "current_task", "retry_after"):
+            raise ImportError(f"cannot import name {name!r} from 'tubes': from tubes.worker import {name}")
+        raise AttributeError(f"module 'tubes' has no attribute {name!r}")

@@ -33,7 +33,8 @@ def test_connect_without_url_uses_the_environment(face: Face, monkeypatch: pytes
 def test_environment_url_is_checked_like_any_url(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     for value, message in (
         ("foo", r"TUBES_URL='\*\*\*': must be memory://"),
-        ("localhost:6379", "TUBES_URL='localhost:6379': must be memory://"),
+        ("localhost:6379", r"TUBES_URL='localhost:6379': must be .*; did you mean 'redis://localhost:6379'\?"),
+        ("redis//localhost", r"TUBES_URL='redis//localhost': must be .*; did you mean 'redis://localhost'\?"),
         ("ftp://who:hunter@host", r"TUBES_URL='ftp://\*\*\*': must be memory://"),
         ("who:hunter@host", r"TUBES_URL='\*\*\*': must be memory://"),
         ("memory://name?ttl=5", r"TUBES_URL='memory://name\?ttl=\*\*\*': has an unknown setting 'ttl'"),

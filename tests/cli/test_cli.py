@@ -692,6 +692,8 @@ def test_key_is_put_only_once(shell: Shell) -> None:
         (["take", "mail", "--timeout", "soon"], Exit.USAGE, "--timeout"),
         (["take", "mail", "--release", "--hold", "5"], Exit.USAGE, "cannot be used together"),
         (["nosuch"], Exit.USAGE, "No such command"),
+        (["list"], Exit.USAGE, "did you mean `tubes tubes`?"),
+        (["retry", "mail"], Exit.USAGE, "did you mean `tubes kick`?"),
         (["nosuch"], Exit.USAGE, "(tubes --help)"),
         (["put"], Exit.USAGE, "TUBE"),
         (["lane", "block", "mail", "a", "soon"], Exit.USAGE, "SECONDS"),

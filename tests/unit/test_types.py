@@ -108,3 +108,10 @@ def test_every_encoder_writes_a_state_as_its_word(state: tubes.State) -> None:
     assert [known.validate_python(name) for name in (word, state.letter)] == [state, state]
     for found in (pickle.loads(pickle.dumps(state)), deepcopy(state), tubes.State(word), tubes.State(state.letter)):
         assert found is state
+
+
+def test_name_of_another_module_is_imported_with_a_hint() -> None:
+    for name in ("Worker", "Retry", "current_task"):
+        with pytest.raises(ImportError, match=f"from tubes.worker import {name}$"):
+            getattr(tubes, name)
+    assert not hasattr(tubes, "nothing")

@@ -112,7 +112,12 @@ def read(url: str) -> Place:
     if not found:
         servers = ", ".join(f"{name}://" for name in _REDIS)
         rule = f"must be memory://, memory://name or file:folder, or begin with one of {servers}"
+        if _HOST_ONLY.fullmatch(url):
+            raise InvalidOption(option="url", value=url, rule=f"{rule}; did you mean 'redis://{url}'?")
         word: Any = _WORD.match(url)
+        rest = url[word.end() :].lstrip("/")
+        if word[1].lower() in ("redis", "rediss") and _HOST_ONLY.fullmatch(rest):  # `redis//localhost`
+            raise InvalidOption(option="url", value=url, rule=f"{rule}; did you mean '{word[1].lower()}://{rest}'?")
         if hint := did_you_mean(word[1].lower(), (*_REDIS, "memory", "file")):
             raise InvalidOption(
                 option="url", value=f"{word[0]}{_HIDDEN if url[word.end() :] else ''}", rule=rule + hint
@@ -179,8 +184,6 @@ def _append_settings(place: str, settings: dict[str, list[str]]) -> str:
 
 def _redact_unknown(url: str) -> str:
     """Return the part that may appear in errors, for a text without a known scheme."""
-    if _HOST_ONLY.fullmatch(url):
-        return url
     other = _OTHER_SCHEME.match(url)
     return f"{other[0]}{_HIDDEN}" if other else _HIDDEN
 

@@ -86,8 +86,22 @@ def say(words: str) -> None:
         sys.stderr.flush()
 
 
+#: The commands that other queues have under another name.
+_OTHER_NAMES = {
+    **dict.fromkeys(("list", "ls", "queues"), "tubes"),
+    **dict.fromkeys(("info", "status"), "stats"),
+    **dict.fromkeys(("retry", "requeue"), "kick"),
+}
+
+
 class Group(TyperGroup):
     """The group of all commands. It turns exceptions into an exit code and a one-line message."""
+
+    @override
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in _OTHER_NAMES and args[0] not in self.commands:
+            raise Stop(f"there is no command {args[0]!r}: did you mean `tubes {_OTHER_NAMES[args[0]]}`?", Exit.USAGE)
+        return super().resolve_command(ctx, args)
 
     @override
     def main(self, *args: Any, **extra: Any) -> NoReturn:
