@@ -96,11 +96,11 @@ class Tube(Generic[T, R]):
         data: T,
         *,
         timeout: Seconds | None = NO_WAIT,
-        utube: Any = None,
-        pri: Any = None,
-        ttl: Any = None,
-        ttr: Any = None,
-        delay: Any = None,
+        utube: str | int | None = None,
+        pri: int | None = None,
+        ttl: Seconds | None = None,
+        ttr: Seconds | None = None,
+        delay: Seconds | None = None,
         **options: Any,
     ) -> Task[T] | None:
         """Add a task. O(1); O(log n) with many priorities.
