@@ -178,6 +178,7 @@ CALLS: dict[str, tuple[str, bool, Callable[[tubes.Tube, tubes.Queue], object]]] 
     "overview of ages": ("fifottl", True, lambda tube, other: other.admin.overview(ages=True)),
     "overview of lanes": ("utube", False, lambda tube, other: other.admin.overview()),
     "lanes": ("utube", False, lambda tube, other: tube.lanes(1_000_000)),
+    "first of many priorities": ("fifottl", False, lambda tube, other: [*tube.select("ready", limit=1)]),
     "first lanes": ("utube", False, lambda tube, other: tube.lanes(1)),
     "alter": ("utube", False, lambda tube, other: tube.alter(max_in_flight=2)),
 }
@@ -188,7 +189,10 @@ def longest_section(url: str, call: str, size: int) -> int:
     driver, takes, act = CALLS[call]
     with tubes.connect(url, clock=ManualClock()) as queue, queue.session() as other:
         tube = queue.create_tube("mail", driver)
-        tube.put_many([tubes.Item(n, utube=f"lane {n}") if driver == "utube" else tubes.Item(n) for n in range(size)])
+        options: list[tubes.TaskOptions] = [
+            {"utube": f"lane {n}"} if driver == "utube" else {"pri": 0 if takes else n} for n in range(size)
+        ]
+        tube.put_many([tubes.Item(n, **each) for n, each in enumerate(options)])
         if takes:
             hold_many(other.tube("mail"))
         port: Any = tube._port

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tubes.backend.selecting import encoded_data
 from tubes.drivers.engine import DUE_PART
-from tubes.drivers.lists import START, Place, is_by_id, tasks_after
+from tubes.drivers.lists import START, Place, count_unordered, is_by_id, tasks_after
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
 
@@ -99,6 +99,8 @@ def _first(engine: Engine, filters: Filters, after: int | None) -> object:
                 return iter(())
             return _in_order(engine, iter(ids), state, None if last is None else _key_of(state)(last), reverse=True)
     elif after is None:
+        if state is State.READY and count_unordered(engine) > _LOOKS:  # A page would look at all of them in one part.
+            return _in_order(engine, iter(engine.ids()), state, None)
         return START
     else:
         return _place(engine.find(after))
