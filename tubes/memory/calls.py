@@ -602,6 +602,7 @@ class CallPort(MemoryPort[F]):
             if checked is not None:
                 engine.alter(now, apply_changes(engine.options, checked))
                 checked = None
+                return True  # The next parts apply the limits to the lanes.
             return engine.trim_done()
 
         return self._in_parts(act, lambda: None)
