@@ -397,6 +397,7 @@ def test_page_works_by_keyboard_only(dashboard: Dashboard) -> None:
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(page.locator(":focus")).to_have_text("Pause")
     page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").locator(":focus")).to_have_count(1)
     page.keyboard.type("60")
     page.keyboard.press("Enter")
     assert eventually(lambda: dashboard.api("GET", "/tubes/mail")["paused"])

@@ -255,7 +255,9 @@ function Modal({ title, close, children }) {
       (opener?.isConnected ? opener : document.getElementById("main")).focus();
     };
   }, []);
-  return html`<dialog ref=${box} aria-labelledby="dialog-title" onClose=${() => isOver.current || close()}>
+  // Escape: the browser would hide the dialog before this page knows, and a dialog opened meanwhile would be lost.
+  const onCancel = (event) => (event.preventDefault(), close());
+  return html`<dialog ref=${box} aria-labelledby="dialog-title" onCancel=${onCancel} onClose=${() => isOver.current || close()}>
     <h2 id="dialog-title">${title}</h2>${children}</dialog>`;
 }
 
