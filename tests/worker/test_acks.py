@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pytest
 
@@ -14,6 +14,9 @@ from tests.contract.bench import eventually
 from tests.support.processes import python
 from tubes.aio import AsyncTube
 from tubes.worker import Summary, Worker
+
+#: An event that the first ack sets, and the number of tasks of each ack.
+SlowAcks: TypeAlias = tuple[asyncio.Event, list[int]]
 
 #: A worker that is killed when it sends its second ack.
 _KILLED: Final = """
@@ -66,7 +69,9 @@ def test_next_take_does_not_wait_for_the_reply_of_an_ack(monkeypatch: pytest.Mon
     assert calls[:4] == ["take", "ack", "take", "acked"]
 
 
-def test_acks_travel_together_while_another_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def slow_acks(monkeypatch: pytest.MonkeyPatch) -> SlowAcks:
+    """Let each call that acks tasks take some turns of the event loop."""
     sizes: list[int] = []
     under_way, ack_many = asyncio.Event(), AsyncTube.ack_many
 
@@ -77,11 +82,17 @@ def test_acks_travel_together_while_another_is_under_way(monkeypatch: pytest.Mon
             await asyncio.sleep(0)
         return await ack_many(tube, tasks)
 
+    monkeypatch.setattr(AsyncTube, "ack_many", ack_slowly)
+    return under_way, sizes
+
+
+def test_acks_travel_together_while_another_is_under_way(slow_acks: SlowAcks) -> None:
+    under_way, sizes = slow_acks
+
     async def handle(task: Any) -> None:
         if task.data:
             await under_way.wait()
 
-    monkeypatch.setattr(AsyncTube, "ack_many", ack_slowly)
     with tubes.connect() as queue:
         tube = queue.create_tube("mail")
         tube.put_many(range(5))
@@ -91,14 +102,8 @@ def test_acks_travel_together_while_another_is_under_way(monkeypatch: pytest.Mon
     assert sizes == [1, 4]
 
 
-def test_worker_stopped_at_once_acks_the_tasks_of_ended_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    under_way, ack_many = asyncio.Event(), AsyncTube.ack_many
-
-    async def ack_slowly(tube: AsyncTube, tasks: list[Any]) -> dict[int, bool]:
-        under_way.set()
-        for _ in range(20):
-            await asyncio.sleep(0)
-        return await ack_many(tube, tasks)
+def test_worker_stopped_at_once_acks_the_tasks_of_ended_handlers(slow_acks: SlowAcks) -> None:
+    under_way, _ = slow_acks
 
     async def handle(task: Any) -> None:
         if task.data:
@@ -106,7 +111,6 @@ def test_worker_stopped_at_once_acks_the_tasks_of_ended_handlers(monkeypatch: py
         if task.data == 4:
             worker.stop(now=True)
 
-    monkeypatch.setattr(AsyncTube, "ack_many", ack_slowly)
     with tubes.connect() as queue:
         tube = queue.create_tube("mail", max_attempts=1)
         tube.put_many(range(5))
