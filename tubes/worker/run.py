@@ -228,8 +228,7 @@ class Run:
         work: list[Awaitable[object]] = [self._acks.join(), *(verdicts.keys() - running)]
         for entry in cut_off:
             self._processes.kill(entry.take)
-            verdict = entry.verdict if entry.verdict is not None and entry.verdict.method != "ack" else DECLINED
-            work.append(self._finishing.finish(entry.task, verdict))
+            work.append(self._finishing.finish(entry.task, DECLINED))
         # The end of the session releases the other tasks, and counts their attempts.
         with suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_GRACE):
