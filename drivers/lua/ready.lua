@@ -70,7 +70,7 @@ Ready.allowed = allowed
 -- A list of ids, for drivers that order them by id ------------------------------------------------------------------
 
 -- ':ready' is a list of ids, to which a put appends. A released task goes to the sorted set ':back', which has its
--- place. An id may remain in the list after its task has left. The field `strays` counts the strays: these stale ids, and
+-- place. An id may remain in the list after its task has left. The field `strays` counts them: these stale ids, and
 -- the tasks in ':back'. While there are none, calls look for neither.
 local List = {}
 orders.list = List
