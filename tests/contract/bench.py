@@ -292,7 +292,7 @@ class Bench:
     @staticmethod
     def has_received(events: list[tuple[str, int, str]], expected: list[tuple[str, int, str]]) -> bool:
         """Return True if a list of `listen` contains exactly these changes, now or soon."""
-        eventually(lambda: len(events) >= len(expected))
+        assert eventually(lambda: len(events) >= len(expected))
         assert events == expected
         return True
 

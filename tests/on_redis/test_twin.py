@@ -436,7 +436,7 @@ class Twins:
             assert memory.tube.lanes() == server.tube.lanes()
         for id in range(self.puts):
             assert outcome(lambda: memory.tube.peek(id))[1] == outcome(lambda: server.tube.peek(id))[1]  # noqa: B023
-        eventually(lambda: len(server.received) >= len(memory.received))
+        assert eventually(lambda: len(server.received) >= len(memory.received))
         assert server.received == memory.received
         for side in self.sides:
             side.received.clear()

@@ -300,7 +300,7 @@ def test_foreign_tasks_in_later_tube_are_buried(later: Served) -> None:
     for data in (1, [1], {"topic": "t"}):
         id = later.client.post("/v1/_/tubes/later/tasks", json={"data": data, "utube": "x"}).json()["id"]
         where = f"/v1/_/tubes/later/tasks/{id}"
-        eventually(lambda where=where: later.client.get(where).json()["state"] == "buried")  # type: ignore[misc]
+        assert eventually(lambda where=where: later.client.get(where).json()["state"] == "buried")  # type: ignore[misc]
 
 
 @pytest.mark.full

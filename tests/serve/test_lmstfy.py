@@ -129,7 +129,7 @@ def test_a_poll_waits_for_a_job(api: httpx.Client) -> None:
         found = [threads.submit(consume, api, words, timeout=20) for words in ("q", "a,b")]
         ns = str(api.base_url).rstrip("/").rpartition("/")[2]
         root = str(api.base_url).partition("/api/")[0]
-        eventually(lambda: sorted(httpx.get(f"{root}/v1/{ns}/tubes").json()["tubes"]) == ["a", "b", "q"])
+        assert eventually(lambda: sorted(httpx.get(f"{root}/v1/{ns}/tubes").json()["tubes"]) == ["a", "b", "q"])
         ids = {publish(api, queue="q"), publish(api, queue="b")}
         assert {job.result()["job_id"] for job in found} == ids
 
@@ -239,7 +239,7 @@ def test_dead_letters_are_respawned_and_deleted(api: httpx.Client) -> None:
     assert api.delete("/q/deadletter").status_code == 204
     # A dead letter outlives its ttl.
     ids = [dead_letter(api, ttl=2), *(dead_letter(api) for _ in range(2))]
-    eventually(lambda: api.get("/q/deadletter/size").json()["size"] == 3)
+    assert eventually(lambda: api.get("/q/deadletter/size").json()["size"] == 3)
     assert api.get("/q/deadletter").json() == {**empty, "deadletter_size": 3, "deadletter_head": ids[0]}
     assert data(api.get(f"/q/job/{ids[0]}").json()) == b"hello"
     time.sleep(1.2)  # Until the ttl of the first dead letter has passed.
@@ -261,7 +261,7 @@ def test_job_is_consumed_up_to_its_tries_then_buried(api: httpx.Client) -> None:
     assert consume(api, ttr=1)["remain_tries"] == 1
     again = consume(api, ttr=1, timeout=10)
     assert (again["job_id"], again["remain_tries"]) == (job, 0)
-    eventually(lambda: api.get("/q/deadletter").json()["deadletter_head"] == job)
+    assert eventually(lambda: api.get("/q/deadletter").json()["deadletter_head"] == job)
 
 
 @pytest.mark.sample(12)

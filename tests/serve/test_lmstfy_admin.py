@@ -72,7 +72,7 @@ def test_a_token_is_good_in_its_namespace_until_it_is_revoked(
     other = create_token(admin)
     assert admin.delete(f"/token/shop/{tokens.all()[-1].id}").status_code == 204
     assert put(guarded, other).status_code == 401
-    eventually(lambda: any(ids[0] in line["path"] for line in guarded.lines()))
+    assert eventually(lambda: any(ids[0] in line["path"] for line in guarded.lines()))
     assert token.split("_", 2)[2] not in f"{guarded.lines()}{guarded.stderr_lines}"
 
 
@@ -215,7 +215,7 @@ def test_the_access_log_is_switched(guarded: Served, admin: httpx.Client) -> Non
     assert admin.post("/accesslog?status=enable").json() == {"status": "enabled"}
     assert status_and_body(admin.post("/accesslog?status=x")) == (400, {"error": "invalid status"})
     guarded.client.get("/api/heard/q")
-    eventually(lambda: any(line["path"] == "/api/heard/q" for line in guarded.lines()))
+    assert eventually(lambda: any(line["path"] == "/api/heard/q" for line in guarded.lines()))
     assert not any(line["path"] == "/api/silent/q" for line in guarded.lines())
 
 

@@ -219,7 +219,6 @@ def test_a_done_task_is_kept_with_its_result_and_put_again(http: httpx.Client) -
     found: list[httpx.Response] = []
     waiting = threading.Thread(target=lambda: found.append(http.get(f"{where}/result?wait=20")))
     waiting.start()
-    eventually(lambda: http.get("/tubes/mail").json()["waiting"] == 1)
     results = {"leases": [*leases[:2], leases[0]], "results": [{"n": 1.5}, None, 3]}
     assert http.post("/leases/ack", json=results).json() == {"done": [True, True, False]}
     waiting.join()
@@ -309,7 +308,7 @@ def test_a_full_tube_refuses_or_waits_for_room(http: httpx.Client) -> None:
     assert problem(http.post("/tubes/mail/tasks", json={"data": 1, "timeout": 0.01}))[0] == 409
     waiting = threading.Thread(target=put, args=(http, 1), kwargs={"timeout": 20})
     waiting.start()
-    eventually(lambda: http.get("/tubes/mail").json()["waiting"] == 1)
+    assert eventually(lambda: http.get("/tubes/mail").json()["waiting"] == 1)
     http.delete(f"/leases/{take(http)[0]['lease']}")
     waiting.join()
     assert http.get("/tubes/mail").json()["tasks"]["ready"] == 1
@@ -324,7 +323,7 @@ def test_a_poll_gets_the_first_task_of_several_tubes(http: httpx.Client) -> None
 
     polling = threading.Thread(target=poll)
     polling.start()
-    eventually(lambda: http.get("/tubes/mail").json()["waiting"] == 1)
+    assert eventually(lambda: http.get("/tubes/mail").json()["waiting"] == 1)
     put(http, "woken")
     polling.join()
     assert found == ["woken"]
@@ -346,7 +345,7 @@ def test_disconnect_during_poll_loses_no_task_and_uses_no_attempt(http: httpx.Cl
         (task,) = take(http, wait=20)
         assert (task["data"], task["attempts"]) == (round, 1)
         http.delete(f"/leases/{task['lease']}")
-    eventually(lambda: http.get("/tubes/mail").json()["waiting"] == 0)
+    assert eventually(lambda: http.get("/tubes/mail").json()["waiting"] == 0)
 
 
 @pytest.mark.sample(11)
@@ -528,7 +527,7 @@ def test_a_session_holds_tasks_until_it_ends(http: httpx.Client) -> None:
     # A session that is not renewed ends after its ttl.
     session = http.post("/sessions", json={"ttl": 1}).json()["session"]
     assert len(take(http, tube="plain", session=session)) == 1
-    eventually(lambda: http.get("/tubes/plain").json()["tasks"]["ready"] == 2)
+    assert eventually(lambda: http.get("/tubes/plain").json()["tasks"]["ready"] == 2)
 
 
 def test_lone_surrogates_in_names_and_reasons_are_escaped(http: httpx.Client) -> None:
@@ -864,7 +863,7 @@ def test_stream_limits_window_and_releases_tasks_on_disconnect(http: httpx.Clien
         http.post("/tubes/mail/release-all")  # The stream notices that its takes have ended.
         pushed = [json.loads(next(lines)) for _ in range(2)]
         assert [(task["data"], task["attempts"]) for task in pushed] == [(2, 2), (3, 2)]
-    eventually(lambda: http.get("/tubes/mail").json()["tasks"]["ready"] == 3)
+    assert eventually(lambda: http.get("/tubes/mail").json()["tasks"]["ready"] == 3)
 
 
 def test_stream_continues_after_cancel_of_its_task(http: httpx.Client) -> None:

@@ -55,7 +55,6 @@ def guarded(tokens: Tokens) -> Iterator[Served]:
 def client(served: Served, tokens: Tokens, *grants: str) -> httpx.Client:
     _, text = tokens.create(map(Grant.read, grants))
     headers = {"authorization": f"Bearer {text}"}
-    eventually(lambda: served.client.get("/v1/_/tubes", headers=headers).status_code != 401)
     context = ssl.create_default_context(cafile=CERTIFICATE)
     return httpx.Client(base_url=served.url, headers=headers, timeout=30, verify=context)
 
@@ -171,12 +170,19 @@ def test_request_without_valid_token_is_unauthorized(guarded: Served, tokens: To
     assert secret not in log
 
 
+def test_new_token_is_valid_at_once(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path / "tokens.json")
+    assert tokens.find("tubes_of_nobody") is None
+    token, text = Tokens(tokens.path).create([Grant.read("look")])
+    assert tokens.find(text) == token
+
+
 def test_a_token_is_revoked_and_expires(guarded: Served, tokens: Tokens) -> None:
     with client(guarded, tokens, "look") as one:
         revoked = max(tokens.all(), key=lambda token: token.created)
         assert tokens.revoke(revoked.id)
         assert not tokens.revoke(revoked.id)
-        eventually(lambda: one.get("/v1/_/tubes").status_code == 401)
+        assert eventually(lambda: one.get("/v1/_/tubes").status_code == 401)
     now = time.time()
     later = Tokens(tokens.path, now=lambda: now)
     token, text = later.create([Grant.read("look")], "for an hour", ttl=3600)
@@ -422,7 +428,7 @@ def test_token_limits_are_enforced(guarded: Served, tokens: Tokens) -> None:
     headers = {"authorization": f"Bearer {text}"}
     tube = "/v1/limits/tubes/mail"
     http = guarded.client
-    eventually(lambda: http.put(tube, headers=headers).status_code == 201)
+    assert http.put(tube, headers=headers).status_code == 201
 
     def put(body: bytes, path: str = f"{tube}/tasks/raw") -> int:
         return http.request("PUT" if "api" in path else "POST", path, content=body, headers=headers).status_code
@@ -444,12 +450,14 @@ def test_token_limits_are_enforced(guarded: Served, tokens: Tokens) -> None:
     http.put("/v1/limits/tubes/empty", headers=headers)
     for poll in polls:
         poll.start()
-    eventually(lambda: http.get(tube, headers=headers).status_code == 429)
+    _, other = tokens.create([Grant.read("put,look")])
+    others = {"authorization": f"Bearer {other}"}
+    assert eventually(lambda: http.get("/v1/limits/tubes/empty", headers=others).json().get("waiting") == 2)
     rule = "the token may have 2 requests at the same time (its limit `requests`)"
-    assert http.get(tube, headers=headers).json()["detail"] == rule
-    _, other = tokens.create([Grant.read("put")])
-    post = {"json": {"items": [{"data": 1}] * 2}, "headers": {"authorization": f"Bearer {other}"}}
-    eventually(lambda: http.post("/v1/limits/tubes/empty/tasks/batch", **post).status_code == 201)  # type: ignore[arg-type]
+    refused = http.get(tube, headers=headers)
+    assert (refused.status_code, refused.json()["detail"]) == (429, rule)
+    items = {"items": [{"data": 1}] * 2}
+    assert http.post("/v1/limits/tubes/empty/tasks/batch", json=items, headers=others).status_code == 201
     for poll in polls:
         poll.join()
     assert http.get(tube, headers=headers).status_code == 200

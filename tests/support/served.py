@@ -70,7 +70,7 @@ class Served:
             text = os.pread(self.log.fileno(), os.fstat(self.log.fileno()).st_size, 0).decode()
             return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
 
-        eventually(lambda: marker in {line["path"] for line in read()})
+        assert eventually(lambda: marker in {line["path"] for line in read()})
         return [line for line in read() if line["path"] != marker]
 
     def stop(self, kind: signal.Signals = signal.SIGTERM) -> int:

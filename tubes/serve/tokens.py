@@ -152,7 +152,8 @@ class Tokens:
         return token_now is not None and (token_now.grants, token_now.hash) == (token.grants, token.hash)
 
     def _find_valid(self, id: str) -> Token | None:
-        if time.monotonic() - self._checked_at > _CHECK_INTERVAL:
+        # A new token is valid at once, so an unknown one looks at the file, too.
+        if id not in self._tokens or time.monotonic() - self._checked_at > _CHECK_INTERVAL:
             try:
                 self._refresh()
             except (InvalidOption, OSError) as error:
