@@ -251,6 +251,107 @@ def test_many_programs_may_begin_at_once(queue: tubes.Queue) -> None:
     assert queue.tube(TASKS).statistics().tasks["total"] == 4
 
 
+# -- options beside a function -----------------------------------------------------------------------------------------
+
+
+def test_enqueue_uses_the_options_beside_the_function(queue: tubes.Queue, enqueue: Callable[..., tubes.Task]) -> None:
+    worker = Worker(queue)
+
+    @worker.task("mail.send", max_attempts=5, ttr=7, pri=3, keep_done=60, key=lambda to, **_: f"to {to}", key_ttl=9)
+    def send(to: str, subject: str = "") -> None: ...
+
+    task = enqueue(send, "ann", subject="news")
+    assert (task.max_attempts, task.ttr, task.pri, task.keep_done, task.key) == (5, 7, 3, 60, "to ann")
+    assert enqueue(send, "ann").id == task.id
+    other = queue.enqueue_with(max_attempts=2, key="bob", pri=None)(send, "bob")
+    assert (other.max_attempts, other.ttr, other.key, other.pri) == (2, 7, "bob", 0)
+    assert (enqueue("mail.send", "cid").max_attempts, enqueue("mail.send", "cid").key) == (3, None)
+    with pytest.raises(InvalidOption, match="missing a required argument"):
+        queue.enqueue(send, subject="type checkers know the arguments")  # type: ignore[call-overload]
+
+
+def test_unique_call_is_put_once(queue: tubes.Queue, enqueue: Callable[..., tubes.Task]) -> None:
+    worker = Worker(queue)
+    unique = worker.task(unique=True)(send_email)
+    long = "x" * 1000
+    first = [enqueue(unique, to) for to in ("ann", "bob", long)]
+    again = [enqueue(unique, to=to) for to in ("ann", "bob", long)]
+    assert [task.id for task in first] == [task.id for task in again]
+    assert enqueue(unique, "ann", "other").id != first[0].id
+    assert worker.run(burst=True).acked == 4
+    assert enqueue(unique, "ann").id not in {task.id for task in first}
+
+
+def test_backoff_beside_the_function_replaces_that_of_the_tube(queue: tubes.Queue, clock: ManualClock) -> None:
+    worker = Worker(queue)
+
+    @worker.task(max_attempts=4, backoff=[2, 30])
+    def fail() -> None:
+        raise ValueError("no")
+
+    @worker.task(max_attempts=2)
+    def fail_as_the_tube() -> None:
+        raise ValueError("no")
+
+    @worker.task(max_attempts=2, backoff=[2])
+    def choose() -> None:
+        raise Retry(delay=50)
+
+    tasks = [queue.enqueue(function) for function in (fail, fail_as_the_tube, choose)]
+    tube, begin = queue.tube(TASKS), clock.now()
+    worker.run(burst=True)
+    assert [round((tube.peek(task.id).due or 0) - begin, 3) for task in tasks] == [2, 1, 50]
+    clock.advance(2)
+    worker.run(burst=True)
+    assert round((tube.peek(tasks[0].id).due or 0) - clock.now(), 3) == 30
+
+
+def test_attempt_that_exceeds_its_timeout_waits_for_the_backoff_of_its_function(queue: tubes.Queue) -> None:
+    worker, release = Worker(queue), threading.Event()
+
+    @worker.task(timeout=0.01, backoff=[5000])
+    def wait() -> None:
+        release.wait(10)
+
+    task = queue.enqueue(wait)
+    worker.run(burst=True)
+    release.set()
+    assert queue.tube(TASKS).peek(task.id).due == pytest.approx(task.created + 5000)
+
+
+def test_calls_of_a_schedule_have_the_options_of_their_function(queue: tubes.Queue, clock: ManualClock) -> None:
+    worker = Worker(queue)
+
+    @worker.every(60)
+    @worker.task(tube="schedules", max_attempts=7, pri=4, key="fixed", delay=5)
+    def sweep() -> None: ...
+
+    worker.run(burst=True)
+    (task,) = queue.tube("schedules").select()
+    assert (task.max_attempts, task.pri) == (7, 4)
+    assert task.key != "fixed"
+    assert task.due is not None
+    assert task.due % 60 == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"max_attempts": 0}, "max_attempts"),
+        ({"ttl": -1}, "ttl"),
+        ({"backoff": []}, "backoff"),
+        ({"key": 5}, "key"),
+        ({"key": "a", "unique": True}, "cannot be given beside unique"),
+        ({"unique": 1}, "unique"),
+        ({"retries": 3}, "is not an option of Tube.put"),
+    ],
+)
+def test_wrong_option_beside_a_function_is_refused(queue: tubes.Queue, options: Any, rule: str) -> None:
+    worker = Worker(queue)
+    with pytest.raises(InvalidOption, match=rule):
+        worker.task(**options)(send_email)
+
+
 # -- working -----------------------------------------------------------------------------------------------------------
 
 

@@ -189,9 +189,10 @@ class AsyncQueue:
         `args`, `kwargs`: its arguments. They are stored as JSON, unless the queue has another codec. In memory without
         a codec they are stored unchanged, but must be possible in JSON, so that they also work on a server.
 
-        For a delay, a key, another option or another tube see `enqueue_with`. The tube `tasks` is created if it does
-        not exist: a `fifottl` with `ttr=60`, `max_attempts=3` and a backoff of 1, 5, 25, … seconds. Costs a `put`; the
-        first call also looks up the tube.
+        The task gets the options that stand beside the function, as in `@worker.task(max_attempts=5)`. For other
+        options or another tube see `enqueue_with`. The tube `tasks` is created if it does not exist: a `fifottl` with
+        `ttr=60`, `max_attempts=3` and a backoff of 1, 5, 25, … seconds. Costs a `put`; the first call also looks up the
+        tube.
 
         Raises `InvalidOption` if the arguments do not fit the function, `CodecError` if they cannot be encoded, and
         what `put` raises.
@@ -203,7 +204,8 @@ class AsyncQueue:
     def enqueue_with(self, *, tube: AsyncTube | str | None = None, **options: Unpack[PutOptions]) -> AsyncEnqueuer:
         """Return `enqueue` with these options of `AsyncTube.put`: `queue.enqueue_with(delay=60)(send_email, "ann")`.
 
-        `tube`: the tube, or its name, that gets the task; None: as for `enqueue`.
+        `tube`: the tube, or its name, that gets the task; None: as for `enqueue`. The options replace those that stand
+        beside the function; None: without that option.
 
         The options are apart from the arguments of the function, whose names they may share. The call raises what
         `enqueue` raises.
@@ -222,7 +224,9 @@ class AsyncQueue:
         where: AsyncTube | str | None,
         options: PutOptions,
     ) -> AsyncTask:
-        name, data = call_of(function, args, kwargs)
+        name, data, own = call_of(function, args, kwargs)
+        if own:
+            options = {**own, **options}
         if where is None:
             where = name
         tube = where if isinstance(where, AsyncTube) else self._task_tubes.get(where) or await self._task_tube(where)

@@ -195,9 +195,10 @@ class Queue:
         `args`, `kwargs`: its arguments. They are stored as JSON, unless the queue has another codec. In memory without
         a codec they are stored unchanged, but must be possible in JSON, so that they also work on a server.
 
-        For a delay, a key, another option or another tube see `enqueue_with`. The tube `tasks` is created if it does
-        not exist: a `fifottl` with `ttr=60`, `max_attempts=3` and a backoff of 1, 5, 25, … seconds. Costs a `put`; the
-        first call also looks up the tube.
+        The task gets the options that stand beside the function, as in `@worker.task(max_attempts=5)`. For other
+        options or another tube see `enqueue_with`. The tube `tasks` is created if it does not exist: a `fifottl` with
+        `ttr=60`, `max_attempts=3` and a backoff of 1, 5, 25, … seconds. Costs a `put`; the first call also looks up the
+        tube.
 
         Raises `InvalidOption` if the arguments do not fit the function, `CodecError` if they cannot be encoded, and
         what `put` raises.
@@ -213,7 +214,8 @@ class Queue:
     def enqueue_with(self, *, tube: Tube | str | None = None, **options: Unpack[PutOptions]) -> Enqueuer:
         """Return `enqueue` with these options of `Tube.put`: `queue.enqueue_with(delay=60)(send_email, "ann")`.
 
-        `tube`: the tube, or its name, that gets the task; None: as for `enqueue`.
+        `tube`: the tube, or its name, that gets the task; None: as for `enqueue`. The options replace those that stand
+        beside the function; None: without that option.
 
         The options are apart from the arguments of the function, whose names they may share. The call raises what
         `enqueue` raises.
@@ -237,7 +239,9 @@ class Queue:
         where: Tube | str | None,
         options: PutOptions,
     ) -> Task:
-        name, data = call_of(function, args, kwargs)
+        name, data, own = call_of(function, args, kwargs)
+        if own:
+            options = {**own, **options}
         if where is None:
             where = name
         tube = where if isinstance(where, Tube) else self._task_tubes.get(where) or self._task_tube(where)

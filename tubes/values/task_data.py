@@ -5,15 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from math import isfinite
 from types import NoneType
 from typing import Any, Final, ParamSpec, cast, overload
 
 from tubes.drivers.backoff import Backoff
-from tubes.drivers.options import text
+from tubes.drivers.options import OF_TASKS, flag, text
 from tubes.errors import InvalidOption, cut
 from tubes.values.codecs import JsonCodec, encode
-from tubes.values.options import TubeOptions
+from tubes.values.options import PutOptions, TubeOptions
 
 P = ParamSpec("P")
 
@@ -32,6 +33,9 @@ _LONG: Final = 2**64
 _MARK: Final = "__tubes_task__"
 #: The maximal number of cached signatures of calls per function; with `**kwargs` their number is unlimited.
 _MAX_CACHED: Final = 100
+#: Longer arguments are in the key of a unique call as their hash.
+_MAX_KEY: Final = 200
+_NO_OPTIONS: Final[PutOptions] = {}
 
 
 @overload
@@ -44,8 +48,8 @@ def task_data(function: Callable[..., object] | str, /, *args: object, **kwargs:
     `function`: a function, whose signature the arguments must match, or a name.
     `args`, `kwargs`: its arguments. On a server the codec must be able to encode them: JSON by default.
 
-    `Queue.enqueue` and `Queue.enqueue_with` are shorter for a single put. The data is a mapping with `task`, the name,
-    `args`, a list, and `kwargs`, a mapping. `args` and `kwargs` may be missing.
+    `Queue.enqueue` and `Queue.enqueue_with` are shorter for a single put, and add the options beside the function. The
+    data is a mapping with `task`, the name, `args`, a list, and `kwargs`, a mapping; the last two may be missing.
 
     Raises `InvalidOption` if the arguments do not fit the function.
 
@@ -63,16 +67,17 @@ def task_data(function: Callable[..., object] | str, /, *args: object, **kwargs:
 
 def call_of(
     function: Callable[..., object] | str, args: tuple[object, ...], kwargs: dict[str, object]
-) -> tuple[str, dict[str, object]]:
-    """Return the tube and the data of a task that calls a function. `function`: the function or its name."""
+) -> tuple[str, dict[str, object], PutOptions]:
+    """Return the tube, data and options of a task that calls a function. `function`: the function or its name."""
     task_function: TaskFunction | None = getattr(function, _MARK, None)
     if task_function is None:
         if isinstance(function, str):
-            return TASKS, {"task": text("function", function), "args": [*args], "kwargs": kwargs}
+            return TASKS, {"task": text("function", function), "args": [*args], "kwargs": kwargs}, _NO_OPTIONS
         task_function = mark(function, None, TASKS)
     if (len(args), *kwargs) not in task_function.valid_calls:
         task_function.check(args, kwargs)
-    return task_function.tube, {"task": task_function.name, "args": [*args], "kwargs": kwargs}
+    data: dict[str, object] = {"task": task_function.name, "args": [*args], "kwargs": kwargs}
+    return task_function.tube, data, task_function.options_of(args, kwargs)
 
 
 def check_call(data: dict[str, object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
@@ -91,13 +96,29 @@ def check_call(data: dict[str, object], args: tuple[object, ...], kwargs: dict[s
 
 
 class TaskFunction:
-    """A function that tasks call: its name, tube and signature."""
+    """A function that tasks call: its name, tube and signature, and the options of its tasks.
 
-    __slots__ = ("_signature", "name", "tube", "valid_calls")
+    `key`: a function of the arguments that returns the key of a task; None: the key is among the options. `unique`: the
+    key consists of the name and the arguments.
+    """
 
-    def __init__(self, function: Callable[..., object], name: str, tube: str) -> None:
+    __slots__ = ("_is_unique", "_key", "_signature", "name", "options", "tube", "valid_calls")
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        name: str,
+        tube: str,
+        options: PutOptions = _NO_OPTIONS,
+        key: Callable[..., str | None] | None = None,
+        *,
+        unique: bool = False,
+    ) -> None:
         self.name: Final = name
         self.tube: Final = tube
+        self.options: Final = options
+        self._key: Final = key
+        self._is_unique: Final = unique
         self._signature: Final = _signature_of(function)
         #: Cache of valid calls: the number of positional arguments, and the keywords. A lookup is faster than `bind`.
         self.valid_calls: Final[set[tuple[object, ...]]] = set()
@@ -113,6 +134,39 @@ class TaskFunction:
             raise InvalidOption(option="arguments", value=(*args, kwargs) if kwargs else (*args,), rule=rule) from None
         if len(self.valid_calls) < _MAX_CACHED:
             self.valid_calls.add((len(args), *kwargs))
+
+    def options_of(self, args: tuple[object, ...], kwargs: dict[str, object]) -> PutOptions:
+        """Return the options of a task with these arguments."""
+        if self._key is not None:
+            return {**self.options, "key": self._key(*args, **kwargs)}
+        if self._is_unique:
+            return {**self.options, "key": self._unique_key(args, kwargs)}
+        return self.options
+
+    def _unique_key(self, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
+        """Return the key of a call. It is the same whether an argument is given by position or by name."""
+        if self._signature is not None and kwargs:
+            bound = self._signature.bind(*args, **kwargs)
+            args, kwargs = bound.args, bound.kwargs
+        call = encode(_JSON, [[*args], dict(sorted(kwargs.items()))])
+        return f"{self.name}{call.decode() if len(call) <= _MAX_KEY else sha256(call).hexdigest()}"
+
+
+def function_options(
+    key: object, unique: object, options: Mapping[str, object]
+) -> tuple[PutOptions, Callable[..., str | None] | None]:
+    """Check the options beside a function; return those of its tasks, and the function that makes their keys."""
+    checked = {name: value for name, value in options.items() if value is not None}
+    if flag("unique", unique) and key is not None:
+        raise InvalidOption(option="key", value=key, rule="cannot be given beside unique=True, which makes the key")
+    maker = cast("Callable[..., str | None]", key) if callable(key) else None
+    if key is not None and maker is None:
+        checked["key"] = key
+    for name, value in checked.items():
+        if name not in OF_TASKS:
+            raise InvalidOption(option=name, value=value, rule="is not an option of Tube.put")
+        OF_TASKS[name](name, value)
+    return cast("PutOptions", checked), maker
 
 
 def _signature_of(function: Callable[..., object]) -> inspect.Signature | None:
@@ -136,9 +190,17 @@ def name_of(function: object, name: str | None = None) -> str:
     return own
 
 
-def mark(function: Callable[..., object], name: str | None, tube: str) -> TaskFunction:
-    """Register the name and the tube with which tasks call a function."""
-    task_function = TaskFunction(function, name_of(function, name), tube)
+def mark(
+    function: Callable[..., object],
+    name: str | None,
+    tube: str,
+    options: PutOptions = _NO_OPTIONS,
+    key: Callable[..., str | None] | None = None,
+    *,
+    unique: bool = False,
+) -> TaskFunction:
+    """Register the name, the tube and the options of the tasks that call a function."""
+    task_function = TaskFunction(function, name_of(function, name), tube, options, key, unique=unique)
     with suppress(AttributeError, TypeError):  # A method is inspected on each call instead.
         setattr(function, _MARK, task_function)
     return task_function

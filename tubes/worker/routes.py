@@ -9,12 +9,15 @@ from functools import cached_property
 from typing import Any, Final
 
 from tubes.aio import AsyncTube
+from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.driver import check_tube_name
-from tubes.drivers.options import Seconds, flag, positive, seconds
+from tubes.drivers.options import SECOND, Seconds, flag, positive, seconds
 from tubes.errors import InvalidOption
 from tubes.sync import Tube
+from tubes.values.options import PutOptions
 from tubes.values.task import TaskView
 from tubes.worker.functions import Handler
+from tubes.worker.outcomes import Verdict
 from tubes.worker.schedules import Schedule
 
 
@@ -34,6 +37,10 @@ class Target:
     arguments: Callable[[Any], tuple[list[object], dict[str, object]]] | None = None
     #: The schedule on which the function is called, in addition to other tasks that name it.
     schedule: Schedule | None = None
+    #: The delays after failed attempts; None: the backoff of the tube.
+    backoff: RetryDelays | None = None
+    #: The options with which its tasks are put.
+    options: PutOptions = field(default_factory=PutOptions)
 
     @property
     def name(self) -> str:
@@ -45,6 +52,12 @@ class Target:
     def is_async(self) -> bool:
         """True if the handler runs in the event loop instead of a thread."""
         return is_async(self.function)
+
+    def delay_retry(self, task: TaskView, verdict: Verdict) -> Verdict:
+        """Add the delay of the function's backoff to a verdict that releases a task without a delay."""
+        if self.backoff is None or verdict.method != "release" or verdict.delay is not None:
+            return verdict
+        return verdict._replace(delay=self.backoff.compute(task.id, task.attempts) / SECOND)
 
     def timeout_error(self) -> TimeoutError:
         """Return the error of a call that exceeded the timeout."""

@@ -262,9 +262,11 @@ class Run:
         try:
             if entry.loss is not None:  # It was lost before this call.
                 return
-            schedule = entry.target.schedule
-            skipped = None if schedule is None else await self._scheduler.put_next_or_skip(entry.task, schedule)
-            verdict = skipped or await self._handling.handle(entry)
+            target, verdict = entry.target, None
+            if target.schedule is not None:
+                verdict = await self._scheduler.put_next_or_skip(entry.task, target.schedule, target.options)
+            if verdict is None:
+                verdict = target.delay_retry(entry.task, await self._handling.handle(entry))
             if _says_cancelled(verdict, entry.task):
                 entry.verdict = verdict  # The handler has ended: a report of the loss has nothing to cancel.
                 # The handler may have cancelled its own task.
@@ -571,7 +573,8 @@ class Run:
         self._pool.submit(lambda: self._finish_without_handler(entry))
 
     def _finish_without_handler(self, entry: InFlight) -> None:
-        task, verdict = entry.task, verdict_of(entry.target.timeout_error())
+        task = entry.task
+        verdict = entry.target.delay_retry(task, verdict_of(entry.target.timeout_error()))
         entry.verdict = verdict
         if self._burst and verdict.is_endless(task):
             self._renewer.add(entry)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tubes.aio import AsyncQueue, AsyncTask
+    from tubes.values.options import PutOptions
     from tubes.worker.routes import Route
 
 #: Shortest and longest time between two puts of the next occurrences, in seconds.
@@ -36,6 +37,8 @@ _MAX_SLEEP: Final = 30.0
 _SLACK: Final = 60
 #: The ttl of an occurrence in seconds, unless the tube has one: how long it waits for a worker that has its function.
 _TTL: Final = 7 * 86400.0
+#: Options of an occurrence that its function does not replace.
+_OF_OCCURRENCE: Final = frozenset({"key", "key_ttl", "on_duplicate", "delay", "at"})
 
 
 class Scheduler:
@@ -43,7 +46,7 @@ class Scheduler:
 
     def __init__(self, queue: AsyncQueue) -> None:
         self._queue: Final = queue
-        self._schedules: list[tuple[str, str, Schedule]] = []
+        self._schedules: list[tuple[str, str, Schedule, PutOptions]] = []
         self._planner: asyncio.Task[None] | None = None
         #: The time of the next occurrence, by tube and name.
         self._next: Final[dict[tuple[str, str], int]] = {}
@@ -53,7 +56,7 @@ class Scheduler:
     def follow(self, routes: Iterable[Route]) -> None:
         """Use the schedules of these routes from now on."""
         self._schedules = [
-            (route.tubes[0], name, target.schedule)
+            (route.tubes[0], name, target.schedule, target.options)
             for route in routes
             if not isinstance(route.target, Target)
             for name, target in route.target.items()
@@ -76,7 +79,7 @@ class Scheduler:
         while True:
             await self.plan()
             now = self._now()
-            soonest = min(schedule.next_after(now) for _, _, schedule in self._schedules)
+            soonest = min(schedule.next_after(now) for _, _, schedule, _ in self._schedules)
             # The jitter spreads the workers; the one that takes the occurrence should put the next one first.
             left = (soonest - now) / SECOND + random.uniform(0.05, 0.25)
             await asyncio.sleep(min(max(left, _MIN_SLEEP), _MAX_SLEEP))
@@ -84,10 +87,10 @@ class Scheduler:
     async def plan(self) -> None:
         """Put the next occurrence of each schedule, if it does not exist."""
         now = self._now()
-        for tube, name, schedule in self._schedules:
+        for tube, name, schedule, options in self._schedules:
             try:
                 moment = self._next[tube, name] = schedule.next_after(now)
-                await self._put(tube, name, schedule, now, [moment])
+                await self._put(tube, name, schedule, options, now, [moment])
             except QueueClosed:
                 return
             except TubesError as error:
@@ -95,9 +98,10 @@ class Scheduler:
             except Exception:  # A tzinfo of the user, for example, may raise anything.
                 log.exception("the next call of %r could not be put", name)
 
-    async def put_next_or_skip(self, task: AsyncTask, schedule: Schedule) -> Verdict | None:
-        """Put the next occurrence. Returns the verdict if this task must not be handled, else None.
+    async def put_next_or_skip(self, task: AsyncTask, schedule: Schedule, options: PutOptions) -> Verdict | None:
+        """Put the next occurrence, with the options of its function.
 
+        Returns the verdict if this task must not be handled, else None.
         A task that a program put by itself is handled like any other. An occurrence is acked unhandled if a later one
         is already due when it is first taken; once attempted, it is retried like any other task. An occurrence whose
         time is out of range is buried.
@@ -116,7 +120,7 @@ class Scheduler:
         )
         self._next[task.tube, name] = moments[-1]
         try:
-            await self._put(task.tube, name, schedule, now, moments)
+            await self._put(task.tube, name, schedule, options, now, moments)
         except TubesError as error:  # The planner puts it a little later, so no occurrence is missed.
             log.warning("the next call of %r could not be put yet: %s", name, error)
             return None
@@ -139,17 +143,20 @@ class Scheduler:
         """Return the planned schedules. May be called in any thread."""
         return tuple(
             ScheduleInfo(name, tube, str(schedule), moment / SECOND, *self._last.get((tube, name), (None, None)))
-            for tube, name, schedule in self._schedules[:MAX_LISTED_SCHEDULES]
+            for tube, name, schedule, _ in self._schedules[:MAX_LISTED_SCHEDULES]
             if (moment := self._next.get((tube, name))) is not None
         )
 
-    async def _put(self, tube_name: str, name: str, schedule: Schedule, now: int, moments: list[int]) -> None:
+    async def _put(
+        self, tube_name: str, name: str, schedule: Schedule, options: PutOptions, now: int, moments: list[int]
+    ) -> None:
         tube = self._queue._task_tubes.get(tube_name) or await self._queue._task_tube(tube_name)
         if "delay" not in tube.driver.options:
             raise tube.driver.make_option_error("delay")
         own: Any = {} if tube.driver.lane is None else {"utube": name}
         if "ttl" in tube.driver.options and "ttl" not in tube.options:
             own["ttl"] = _TTL
+        own |= {option: value for option, value in options.items() if option not in _OF_OCCURRENCE}
         items: list[object] = [
             Item(
                 {"task": name, "args": [], "kwargs": {}, "at": moment / SECOND},  # pyright: ignore[reportUnknownArgumentType]

@@ -12,10 +12,14 @@ from datetime import tzinfo
 from functools import partial
 from typing import Any, Final, TypeVar, overload
 
+from typing_extensions import Unpack
+
 from tubes import aio, sync
+from tubes.drivers.backoff import Backoff, RetryDelays
 from tubes.drivers.options import Seconds, flag, positive, seconds, text
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
-from tubes.values.task_data import SCHEDULES, TASKS, TaskFunction, mark, name_of
+from tubes.values.options import PutOptions, TaskOptions
+from tubes.values.task_data import SCHEDULES, TASKS, TaskFunction, function_options, mark, name_of
 from tubes.worker.connections import open_connections
 from tubes.worker.functions import Hook, arguments_of, check_hook, enter, handler_of
 from tubes.worker.logs import log
@@ -34,6 +38,18 @@ Tubes = sync.Tube | aio.AsyncTube | str | Iterable[sync.Tube | aio.AsyncTube | s
 
 def _no_op() -> None:
     """Do nothing when the worker starts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The options beside a function: how it is called, and the options and keys of its tasks."""
+
+    timeout: float | None
+    process: bool = False
+    backoff: RetryDelays | None = None
+    put: PutOptions = dataclasses.field(default_factory=PutOptions)
+    key_of: Callable[..., str | None] | None = None
+    unique: bool = False
 
 
 class WorkerBusy(TubesError):
@@ -208,6 +224,11 @@ class Worker:
         tube: sync.Tube | aio.AsyncTube | str = TASKS,
         timeout: Seconds | None = None,
         process: bool = False,
+        backoff: Backoff | Iterable[Seconds] | None = None,
+        key: str | Callable[..., str] | None = None,
+        key_ttl: Seconds | None = None,
+        unique: bool = False,
+        **options: Unpack[TaskOptions],
     ) -> Callable[[H], H]: ...
     def task(
         self,
@@ -216,6 +237,11 @@ class Worker:
         tube: sync.Tube | aio.AsyncTube | str = TASKS,
         timeout: Seconds | None = None,
         process: bool = False,
+        backoff: Backoff | Iterable[Seconds] | None = None,
+        key: str | Callable[..., str] | None = None,
+        key_ttl: Seconds | None = None,
+        unique: bool = False,
+        **options: Unpack[TaskOptions],
     ) -> Any:
         """Call a function for tasks that name it, with their arguments. A decorator, with or without arguments.
 
@@ -226,30 +252,43 @@ class Worker:
         not exist, as by `Queue.enqueue`; other tubes should exist.
         `timeout`: seconds that a call may take, as for `on`.
         `process`: call it in another process, as for `on`; `current_task` returns a `ProcessTask` there.
+        `backoff`: the delays after failed attempts, a list of seconds or a `Backoff`; None: the tube's backoff, which
+        also holds for attempts that end with the worker.
+        `key`: the key of its tasks, or a function of the arguments that returns it. `unique`: the key consists of the
+        name and the arguments, so that a call which waits, runs or is buried is not put again.
+        `key_ttl`, `options`: options of `Tube.put`, such as `max_attempts`, `ttl`, `pri` or `keep_done`.
+
+        `enqueue` gives the options of put to the tasks, in every process that imports the function; `enqueue_with`
+        replaces single ones. Tasks that are put by name have the options of their tube. The calls of a schedule of the
+        function have them too, but for delays and keys.
 
         `Tube.call` returns the return value of the function; errors count as for `on`. A task whose arguments do not
         fit is buried. A task that names an unknown function is left to other workers: it is released with a delay of
         some seconds, and the attempt does not count.
 
         Returns the function unchanged. Raises `InvalidOption` for a tube that has a handler, for a name that is in use
-        in the tube, and for anything but a function.
+        in the tube, for a wrong option, and for anything but a function.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
         ...     worker = Worker(queue)
-        ...     @worker.task
+        ...     @worker.task(max_attempts=5, backoff=[1, 5], unique=True)
         ...     def send_email(to, subject="hello"):
         ...         print(subject, "to", to)
         ...     _ = queue.enqueue(send_email, "ann")
+        ...     _ = queue.enqueue(send_email, "ann")  # it waits already
         ...     _ = queue.enqueue("send_email", "bob", subject="news")
         ...     worker.run(burst=True).acked
         hello to ann
         news to bob
         2
         """
+        put, key_of = function_options(key, unique, {**options, "key_ttl": key_ttl})
+        delays = None if backoff is None else RetryDelays.of(backoff)
+        settings = Settings(check_timeout(timeout), flag("process", process), delays, put, key_of, unique)
         if callable(name):
-            return self._add_function(name, None, tube, timeout, process)
-        return self._function_decorator(name, tube, timeout, process)
+            return self._add_function(name, None, tube, settings)
+        return self._function_decorator(name, tube, settings)
 
     def every(
         self,
@@ -287,7 +326,7 @@ class Worker:
         ...     _ = worker.run(burst=True)
         sweeps
         """
-        return self._function_decorator(name, tube, timeout, schedule=Every(interval))
+        return self._function_decorator(name, tube, Settings(check_timeout(timeout)), Every(interval))
 
     def cron(
         self,
@@ -313,33 +352,21 @@ class Worker:
         ...     def send_report():
         ...         print("sends the report")
         """
-        return self._function_decorator(name, tube, timeout, schedule=Cron(line, timezone))
+        return self._function_decorator(name, tube, Settings(check_timeout(timeout)), Cron(line, timezone))
 
     def _function_decorator(
-        self,
-        name: str | None,
-        tube: object,
-        timeout: Seconds | None,
-        process: bool = False,
-        schedule: Schedule | None = None,
+        self, name: str | None, tube: object, settings: Settings, schedule: Schedule | None = None
     ) -> Callable[[H], H]:
         if name is not None:
             text("name", name)
-        return lambda function: self._add_function(function, name, tube, timeout, process, schedule)
+        return lambda function: self._add_function(function, name, tube, settings, schedule)
 
     def _add_function(
-        self,
-        function: H,
-        name: str | None,
-        tube: object,
-        timeout: Seconds | None,
-        process: bool = False,
-        schedule: Schedule | None = None,
+        self, function: H, name: str | None, tube: object, settings: Settings, schedule: Schedule | None = None
     ) -> H:
         (place,) = names = tube_names([tube])
         check_handler(function, "")
-        limit = check_timeout(timeout)
-        if flag("process", process):
+        if settings.process:
             check_process(function)
         own_name = name_of(function, name)
         if place not in (TASKS, SCHEDULES):
@@ -362,13 +389,19 @@ class Worker:
                 schedule = AnyOf([existing.schedule, schedule])
             if existing is None and own_name in same:
                 existing = same[own_name]
-                existing = dataclasses.replace(
-                    existing, schedule=None, timeout=existing.timeout if limit is None else limit
-                )
+                timeout = existing.timeout if settings.timeout is None else settings.timeout
+                existing = dataclasses.replace(existing, schedule=None, timeout=timeout)
             if existing is None:
-                task_function = mark(function, own_name, place)
-                arguments = partial(arguments_of, task_function)
-                existing = Target(handler_of(function, task_function), function, limit, process, arguments)
+                task_function = mark(function, own_name, place, settings.put, settings.key_of, unique=settings.unique)
+                existing = Target(
+                    handler_of(function, task_function),
+                    function,
+                    settings.timeout,
+                    settings.process,
+                    partial(arguments_of, task_function),
+                    backoff=settings.backoff,
+                    options=settings.put,
+                )
             target = dataclasses.replace(existing, schedule=schedule)
             self._check_async(target)
             # A running worker shares this dict and uses the function at once.
