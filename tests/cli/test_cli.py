@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -29,6 +30,7 @@ from tubes.cli.exits import Exit
 from tubes.cli.show import span
 from tubes.cli.streams import printable
 from tubes.sync import Selection
+from tubes.values.worker_info import HandlerInfo, HeldTask, UnknownFunction, WorkerInfo
 from tubes.worker import Worker
 
 
@@ -649,6 +651,18 @@ def test_workers_command_lists_running_workers_and_their_tasks(shell: Shell, que
         worker.stop()
         thread.join()
     assert shell("workers", "--json", code=Exit.NOTHING).stdout == ""
+
+
+@pytest.mark.sample(1)
+def test_workers_command_names_functions(shell: Shell, queue: tubes.Queue) -> None:
+    handlers = (HandlerInfo("send, resize", ("tasks",), 1, ("send", "resize")),)
+    held, unknown = (HeldTask("tasks", 4, 1, 5.0, "send"),), (UnknownFunction("tasks", "resiez"),)
+    info = WorkerInfo("1", "web1", 7, 1.0, 1.0, handlers, 1, held, unknown=unknown)
+    queue.admin._workers_tube().put(asdict(info))
+    line, footer = shell.lines("workers")[1:]
+    assert "tasks (send, resize)" in line
+    assert "tasks 4 (send), for" in line
+    assert footer == "no running worker has the function 'resiez', which tasks of tube 'tasks' call"
 
 
 def test_top_honors_count_and_interval(shell: Shell, queue: tubes.Queue) -> None:

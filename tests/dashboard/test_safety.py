@@ -20,7 +20,7 @@ from tests.dashboard.conftest import Dashboard
 from tests.support.served import Served
 from tubes.serve import Grant, Tokens
 from tubes.testing import LocalServer
-from tubes.values.worker_info import HandlerInfo, HeldTask, ScheduleInfo, WorkerInfo
+from tubes.values.worker_info import HandlerInfo, HeldTask, ScheduleInfo, UnknownFunction, WorkerInfo
 
 #: HTML, a script, a change of direction, terminal escapes, an emoji, and a name that ends a JSON string.
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202egnp.exe\x1b[31mred\u0000🙂\"}]'"
@@ -83,18 +83,20 @@ def test_hostile_descriptions_of_workers_are_shown_as_text(
         with tubes.connect(url) as root, root.namespace(dashboard.namespace) as queue:
             entries = queue.admin._workers_tube()
             for name in names:
-                handlers = (HandlerInfo(name, (name,), 1),)
+                handlers = (HandlerInfo(name, (name,), 1, (name,)),)
                 schedules = (ScheduleInfo(name, name, name, 2e9, 1.0, name),)
-                info = WorkerInfo(
-                    name, name, 7, 1.0, 1.0, handlers, 1, (HeldTask(name, 0, 1, 5.0),), schedules=schedules
-                )
+                held, unknown = (HeldTask(name, 0, 1, 5.0, name),), (UnknownFunction(name, f"{name} again"),)
+                info = WorkerInfo(name, name, 7, 1.0, 1.0, handlers, 1, held, schedules=schedules, unknown=unknown)
                 entries.put(asdict(info))
         for view in ("workers", "schedules"):
             page = dashboard.open(view)
             expect(page.locator("tbody tr")).to_have_count(len(names))
             assert page.locator("main img, main script").count() == 0
             assert not set("\u202e\x1b\x00\u2028") & set(page.locator("main").inner_text())
-            assert {*page.locator(".badge").evaluate_all("all => all.map((one) => one.className)")} <= {"badge "}
+            assert {*page.locator(".badge").evaluate_all("all => all.map((one) => one.className)")} <= {
+                "badge ",
+                "badge warn",
+            }
             assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
             links = page.locator("main a").evaluate_all("all => all.map((one) => one.hash)")
             start = f"#/{dashboard.namespace}/tubes/"

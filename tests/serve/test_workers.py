@@ -12,7 +12,7 @@ import tubes
 from tubes.aio.queue import AsyncQueueAdmin
 from tubes.serve import Grant, Tokens, create_app
 from tubes.serve.recent import Recent
-from tubes.values.worker_info import HandlerInfo, HeldTask, ScheduleInfo, WorkerInfo
+from tubes.values.worker_info import HandlerInfo, HeldTask, ScheduleInfo, UnknownFunction, WorkerInfo
 
 
 @pytest.mark.anyio
@@ -27,8 +27,9 @@ async def test_workers_and_schedules_of_visible_tubes_are_listed(tmp_path: Path)
         await task.checkpoint(progress=0.5, note="half")
         first = WorkerInfo(
             *("1", "web1", 7, 1.0),
-            handlers=(HandlerInfo("send", ("mail", "other"), 2), HandlerInfo("hide", ("other",), 1)),
-            tasks=(HeldTask("mail", 0, 1, 5.0), HeldTask("mail", 9, 1, 6.0), HeldTask("other", 1, 1, 4.0)),
+            handlers=(HandlerInfo("send", ("mail", "other"), 2, ("send",)), HandlerInfo("hide", ("other",), 1)),
+            unknown=(UnknownFunction("mail", "sedn"), UnknownFunction("mail", "send"), UnknownFunction("other", "x")),
+            tasks=(HeldTask("mail", 0, 1, 5.0, "send"), HeldTask("mail", 9, 1, 6.0), HeldTask("other", 1, 1, 4.0)),
             schedules=(
                 ScheduleInfo("sweep", "mail.sweep", "every 60 s", 120, 60, "acked"),
                 ScheduleInfo("hide", "other", "every 60 s", 120),
@@ -49,14 +50,17 @@ async def test_workers_and_schedules_of_visible_tubes_are_listed(tmp_path: Path)
         transport = httpx.ASGITransport(create_app(queue, tokens=tokens))
         headers = {"authorization": f"Bearer {text}"}
         async with httpx.AsyncClient(transport=transport, base_url="http://a/v1/shop", headers=headers) as client:
-            workers = (await client.get("/workers")).json()["workers"]
+            listed = (await client.get("/workers")).json()
+            workers, unknown = listed["workers"], listed["unknown"]
             schedules = (await client.get("/schedules")).json()["schedules"]
     assert [(one["host"], one["pid"]) for one in workers] == [("web1", 7), ("web2", 8)]
-    assert workers[0]["handlers"] == [{"name": "send", "tubes": ["mail"], "concurrency": 2}]
+    assert workers[0]["handlers"] == [{"name": "send", "tubes": ["mail"], "concurrency": 2, "functions": ["send"]}]
+    held = {"tube": "mail", "attempts": 1}
     assert workers[0]["tasks"] == [
-        {"tube": "mail", "id": 0, "attempts": 1, "since": 5.0, "progress": 0.5, "note": "half"},
-        {"tube": "mail", "id": 9, "attempts": 1, "since": 6.0, "progress": None, "note": None},
+        {**held, "id": 0, "since": 5.0, "function": "send", "progress": 0.5, "note": "half"},
+        {**held, "id": 9, "since": 6.0, "function": None, "progress": None, "note": None},
     ]
+    assert unknown == [{"tube": "mail", "name": "sedn"}]
     sweep = {"name": "sweep", "tube": "mail.sweep", "schedule": "every 60 s", "last": 60, "last_result": "acked"}
     report = {"name": "report", "tube": "mail.sweep", "schedule": "0 9 * * *", "last": None, "last_result": None}
     assert [one["name"] for one in workers[0]["schedules"]] == ["sweep"]

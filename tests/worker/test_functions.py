@@ -431,8 +431,8 @@ def test_unknown_function_is_left_to_other_workers(
         assert old.run(burst=True) == Summary(released=2)
         clock.advance(30)
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "task 0 of tube 'tasks' is left to other workers, like every task that calls 'new': "
-        "this worker does not have that function"
+        "task 0 of tube 'tasks' (new) is left to other workers: this worker does not have the function 'new'. "
+        "If another application uses this tube, give each a namespace, as in redis://localhost?namespace=shop"
     ] * 5  # One warning in each run.
     assert tube.statistics().calls["release"] == 0
     assert new.run(burst=True) == Summary(acked=2)
@@ -622,5 +622,5 @@ def test_task_data_quoted_in_logs_and_reasons_is_truncated(
     assert dead.id == wrong.id
     assert "got an unexpected keyword argument 'kkk" in (dead.reason or "")
     assert len(dead.reason or "") < 300
-    assert "every task that calls 'uuu" in caplog.text
+    assert "does not have the function 'uuu" in caplog.text
     assert len(caplog.text) < 3000

@@ -14,6 +14,7 @@ import pytest
 import tubes
 from tests.contract.bench import eventually
 from tests.worker.test_worker_running import running
+from tubes import task_data
 from tubes.testing import ManualClock
 from tubes.worker import Bury, Retry, Summary, Worker
 
@@ -165,6 +166,28 @@ def test_log_records_have_the_fields_of_their_task(
         if "task" in vars(one)
     ]
     assert fields == [("mail", 0, 1, {"request": "4bf9"}), ("mail", 0, 2, {"request": "4bf9"})]
+
+
+@pytest.mark.parametrize(
+    ("data", "shown", "function"),
+    [
+        (task_data("reports.send", SECRET), " (reports.send)", "reports.send"),
+        (task_data("a\nb", SECRET), r" ('a\nb')", "a\nb"),
+        ({"task": "buy", "for": SECRET}, "", None),
+    ],
+)
+def test_log_line_names_the_function_that_the_task_calls(
+    queue: tubes.Queue, caplog: pytest.LogCaptureFixture, data: object, shown: str, function: str | None
+) -> None:
+    caplog.set_level("INFO", "tubes.worker")
+    queue.create_tube("mail").put(data)
+    worker = Worker(queue)
+    worker.on("mail", lambda task: None)
+    worker.run(burst=True)
+    (record,) = (one for one in caplog.records if "was done" in one.getMessage())
+    assert record.getMessage().startswith(f"task 0 of tube 'mail'{shown} was done in ")
+    assert record.function == function  # type: ignore[attr-defined]
+    assert SECRET not in caplog.text
 
 
 @pytest.mark.sample(5)

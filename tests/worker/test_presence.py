@@ -22,7 +22,16 @@ from tubes.sync.selection import Selection
 from tubes.testing import ManualClock
 from tubes.values import codecs
 from tubes.values.task_data import SCHEDULES
-from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, HeldTask, ScheduleInfo, WorkerInfo, info_of
+from tubes.values.worker_info import (
+    HEARTBEAT_TTL,
+    WORKERS,
+    HeldTask,
+    ScheduleInfo,
+    UnknownFunction,
+    WorkerInfo,
+    functions_of_no_worker,
+    info_of,
+)
 from tubes.worker import Worker, presence
 
 
@@ -66,6 +75,35 @@ def test_running_worker_is_listed_with_its_tasks_in_hand(queue: tubes.Queue, clo
         run.end()
     assert queue.admin.workers() == []
     assert queue.tubes() == ["mail", "urgent"]
+
+
+def test_functions_of_workers_and_functions_of_no_worker_are_listed(queue: tubes.Queue, clock: ManualClock) -> None:
+    one, other, done, go_on = Worker(queue), Worker(queue), threading.Event(), threading.Event()
+
+    @one.task
+    def wait() -> None:
+        done.set()
+        go_on.wait(20)
+
+    one.task("later")(lambda: None)
+    other.task("resize")(lambda: None)
+
+    def unknown() -> list[UnknownFunction]:
+        return functions_of_no_worker(queue.admin.workers())
+
+    with running(other):
+        queue.enqueue("resiez")
+        assert eventually(lambda: unknown() == [UnknownFunction("tasks", "resiez")])
+        queue.enqueue("wait")
+        assert eventually(lambda: UnknownFunction("tasks", "wait") in unknown())
+        with running(one):
+            assert eventually(lambda: bool(clock.advance(30)) or done.is_set())  # type: ignore[func-returns-value]
+            assert eventually(lambda: unknown() == [UnknownFunction("tasks", "resiez")])
+            assert eventually(lambda: any(info.tasks for info in queue.admin.workers()))
+            infos = queue.admin.workers()
+            lists = {info.handlers[0].functions: [held.function for held in info.tasks] for info in infos}
+            assert lists == {("wait", "later"): ["wait"], ("resize",): []}
+            go_on.set()
 
 
 def test_workers_of_all_connections_are_listed_to_both_apis(queue: tubes.Queue, face: Face) -> None:

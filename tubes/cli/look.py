@@ -36,7 +36,7 @@ from tubes.cli.show import (
 from tubes.errors import Facts, did_you_mean
 from tubes.metrics.spans import Spans
 from tubes.values.options import options_json
-from tubes.values.worker_info import HeldTask
+from tubes.values.worker_info import HeldTask, functions_of_no_worker
 
 _COUNTED = ("ready", "taken", "delayed", "buried", "done")
 #: Maximum of `stats --measure`, in seconds.
@@ -401,7 +401,8 @@ def workers(url: Url = None, as_json_: AsJson = False) -> None:
     """List the running workers and their tasks.
 
     A dead worker stays listed for up to fifteen seconds. With --json all tasks of each worker are listed. The progress
-    of a task is that of its last checkpoint.
+    of a task is that of its last checkpoint. Functions that tasks call and that no running worker has are named below
+    the table.
     """
     with open_queue(url, read_only=True) as queue:
         found = queue.admin.workers()
@@ -413,6 +414,9 @@ def workers(url: Url = None, as_json_: AsJson = False) -> None:
             oldest = [worker.tasks[0] if worker.tasks else None for worker in found]
             steps = [progress_of(**_checkpoint(queue, held)) if held else "" for held in oldest]
             console().print(_workers(found, steps, time.time()))
+            for unknown in functions_of_no_worker(found):
+                line = f"no running worker has the function {unknown.name!r}, which tasks of tube {unknown.tube!r} call"
+                console().print(text(line, "red"))
     if not found:
         raise Stop("no worker runs", Exit.NOTHING)
 
@@ -429,9 +433,16 @@ def _checkpoint(queue: library.Queue, held: HeldTask) -> Facts:
 def _workers(found: list[library.WorkerInfo], steps: list[str], now: float) -> Grid:
     grid = Grid(_WORKERS)
     for worker, step in zip(found, steps, strict=True):
-        names = ", ".join(name for handler in worker.handlers for name in handler.tubes)
+        names = ", ".join(
+            f"{name} ({', '.join(handler.functions)})" if handler.functions else name
+            for handler in worker.handlers
+            for name in handler.tubes
+        )
         oldest = worker.tasks[0] if worker.tasks else None
-        task = "" if oldest is None else f"{oldest.tube} {oldest.id}, for {span(now - oldest.since)}  {step}".rstrip()
+        task = ""
+        if oldest is not None:
+            function = f" ({oldest.function})" if oldest.function is not None else ""
+            task = f"{oldest.tube} {oldest.id}{function}, for {span(now - oldest.since)}  {step}".rstrip()
         counts = (f"{worker.in_hand}/{worker.concurrency}", worker.acked, worker.released, worker.buried)
         facts = (worker.host, worker.pid, span(now - worker.started), names, *counts, task)
         grid.add_row(*map(text, facts), text("stopping" if worker.stopping else "", "yellow"))

@@ -36,6 +36,8 @@ _MAX_CACHED: Final = 100
 #: Longer arguments are in the key of a unique call as their hash.
 _MAX_KEY: Final = 200
 _NO_OPTIONS: Final[PutOptions] = {}
+#: The members of the data; `at`: the time of an occurrence of a schedule.
+_MEMBERS: Final = frozenset({"task", "args", "kwargs", "at"})
 
 
 @overload
@@ -204,6 +206,16 @@ def mark(
     with suppress(AttributeError, TypeError):  # A method is inspected on each call instead.
         setattr(function, _MARK, task_function)
     return task_function
+
+
+def function_of(data: object) -> str | None:
+    """Return the name of the function that this data of a task calls; None for other data."""
+    if isinstance(data, Mapping):
+        fields = cast("Mapping[object, object]", data)
+        name = fields.get("task")
+        if isinstance(name, str) and fields.keys() <= _MEMBERS:
+            return name
+    return None
 
 
 def read(data: object) -> tuple[str, list[object], dict[str, object]]:

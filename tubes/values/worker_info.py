@@ -21,8 +21,9 @@ HEARTBEAT: Final = 5.0
 HEARTBEAT_TTL: Final = 15.0
 #: The maximal number of tasks that a worker lists.
 MAX_LISTED_TASKS: Final = 100
-#: The maximal number of schedules that a worker lists.
+#: The maximal numbers of schedules and of functions that a worker lists.
 MAX_LISTED_SCHEDULES: Final = 500
+MAX_LISTED_FUNCTIONS: Final = 500
 #: The range of valid times, in seconds since the epoch: about the years 70 to 9998, which every time zone can show.
 _EARLIEST: Final = -60_000_000_000
 _LATEST: Final = 253_370_000_000
@@ -30,21 +31,38 @@ _LATEST: Final = 253_370_000_000
 
 @dataclass(frozen=True, slots=True)
 class HandlerInfo:
-    """A handler of a worker: its name, its tubes, and the maximal number of tasks at a time."""
+    """A handler of a worker: its name, its tubes, and the maximal number of tasks at a time.
+
+    `functions`: the names of the task functions of the tube, at most 500; empty for a handler of tasks.
+    """
 
     name: str
     tubes: tuple[str, ...]
     concurrency: int
+    functions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HeldTask:
-    """A task that a worker holds. `since`: the time of the take, in seconds since the epoch."""
+    """A task that a worker holds.
+
+    `since`: the time of the take, in seconds since the epoch. `function`: the name of the function that it calls; None
+    for other tasks.
+    """
 
     tube: str
     id: int
     attempts: int
     since: float
+    function: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownFunction:
+    """A function that a task has called during the last minute, and that a worker does not have."""
+
+    tube: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +111,30 @@ class WorkerInfo:
     stopping: bool = False
     #: Its schedules, at most 500.
     schedules: tuple[ScheduleInfo, ...] = ()
+    #: The functions that tasks have called during the last minute and that it does not have, at most 500. See
+    #: `functions_of_no_worker`.
+    unknown: tuple[UnknownFunction, ...] = ()
 
     @property
     def concurrency(self) -> int:
         """The maximal number of tasks that all its handlers together work on at a time."""
         return sum(handler.concurrency for handler in self.handlers)
+
+
+def functions_of_no_worker(workers: Iterable[WorkerInfo]) -> list[UnknownFunction]:
+    """Return the functions that tasks wait for and that none of these workers has, such as misspelt names.
+
+    >>> one = WorkerInfo("1", "web1", 7, 0.0, unknown=(UnknownFunction("tasks", "a"), UnknownFunction("tasks", "b")))
+    >>> two = WorkerInfo("2", "web2", 7, 0.0, handlers=(HandlerInfo("a", ("tasks",), 1, ("a",)),))
+    >>> functions_of_no_worker([one, two])
+    [UnknownFunction(tube='tasks', name='b')]
+    """
+    found: dict[tuple[str, str], UnknownFunction] = {}
+    known: set[tuple[str, str]] = set()
+    for worker in workers:
+        found.update({(each.tube, each.name): each for each in worker.unknown})
+        known.update((tube, name) for one in worker.handlers for tube in one.tubes for name in one.functions)
+    return [each for place, each in sorted(found.items()) if place not in known]
 
 
 def infos_of(tasks: Iterable[TaskView]) -> list[WorkerInfo]:
@@ -121,7 +158,10 @@ def info_of(fields: Any, seen: float) -> WorkerInfo | None:
             seen=seen,
             handlers=tuple(
                 HandlerInfo(
-                    _text(one["name"]), tuple(map(_text, one["tubes"])), integer("concurrency", one["concurrency"])
+                    _text(one["name"]),
+                    tuple(map(_text, one["tubes"])),
+                    integer("concurrency", one["concurrency"]),
+                    tuple(map(_text, one.get("functions", ()))),
                 )
                 for one in fields.get("handlers", ())
             ),
@@ -131,6 +171,7 @@ def info_of(fields: Any, seen: float) -> WorkerInfo | None:
                     integer("id", one["id"]),
                     integer("attempts", one["attempts"]),
                     _time(one["since"]),
+                    None if one.get("function") is None else _text(one["function"]),
                 )
                 for one in fields.get("tasks", ())
             ),
@@ -146,6 +187,7 @@ def info_of(fields: Any, seen: float) -> WorkerInfo | None:
                 )
                 for one in fields.get("schedules", ())
             ),
+            unknown=tuple(UnknownFunction(_text(one["tube"]), _text(one["name"])) for one in fields.get("unknown", ())),
             **{name: integer(name, fields.get(name, 0)) for name in ("in_hand", "acked", "released", "buried", "lost")},
         )
     except (TypeError, ValueError, KeyError, AttributeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
 #: Shortest and longest delay, in seconds, of a task whose function this worker does not have.
 _DELAYS: Final = (1.0, 30.0)
-#: Maximum names of such functions that are logged.
-_MAX_LOGGED: Final = 1000
+#: Maximum names of such functions that are logged and listed.
+_MAX_KEPT: Final = 1000
+#: Seconds for which such a name is listed after a task has called it: longer than the longest delay.
+_RECENT: Final = 60.0
 #: The task of the running function.
 current: Final[ContextVar[Any]] = ContextVar("tubes.current_task")
 
@@ -78,7 +81,8 @@ class UnknownFunctions:
     """Decides about tasks that name a function which this worker does not have."""
 
     def __init__(self) -> None:
-        self._names: Final[set[str]] = set()
+        # The time at which such a task was taken last, by tube and function.
+        self._seen: Final[dict[tuple[str, str], float]] = {}
 
     def verdict(self, task: TaskView) -> Verdict:
         """Leave the task to a worker that has the function, such as one of a newer version. Log each name once.
@@ -89,15 +93,23 @@ class UnknownFunctions:
             name, _, _ = read(task.data)
         except ValueError as error:
             return Verdict("bury", f"ValueError: {error}")
-        if name not in self._names and len(self._names) < _MAX_LOGGED:
-            self._names.add(name)
+        call = task.tube, name
+        if call not in self._seen and len(self._seen) < _MAX_KEPT:
             log.warning(
-                "%s is left to other workers, like every task that calls %s: this worker does not have that function",
+                "%s is left to other workers: this worker does not have the function %s."
+                " If another application uses this tube, give each a namespace, as in redis://localhost?namespace=shop",
                 name_of(task),
                 excerpt(name),
             )
+        if call in self._seen or len(self._seen) < _MAX_KEPT:
+            self._seen[call] = time.monotonic()
         age = port_of(task._tube).connection.micros() / SECOND - task.created
         return Verdict("decline", delay=min(max(age / 4, _DELAYS[0]), _DELAYS[1]), is_logged=True)
+
+    def recent(self) -> list[tuple[str, str]]:
+        """Return the tube and the name of each such function that a task has called lately. For any thread."""
+        earliest = time.monotonic() - _RECENT
+        return [call for call, moment in self._seen.copy().items() if moment > earliest]
 
 
 #: A user's function that takes a task, plain or async.

@@ -42,7 +42,7 @@ class Handling:
         self._pool: Final = pool
         self._processes: Final = processes
         self._hooks: Final = hooks
-        self._unknown: Final = UnknownFunctions()
+        self.unknown: Final = UnknownFunctions()
         self._handlers: Final[dict[Target, Handler]] = {}
 
     async def handle(self, entry: InFlight) -> Verdict:
@@ -55,7 +55,7 @@ class Handling:
             log.error("%s is buried: its data cannot be decoded", name_of(task))
             return Verdict("bury", f"CodecError: {reason}", is_logged=True)
         if target is UNKNOWN:
-            return self._unknown.verdict(task)
+            return self.unknown.verdict(task)
         try:
             handler = self._handlers.get(target)
             if handler is None:

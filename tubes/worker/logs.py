@@ -28,7 +28,7 @@ class TaskName(str):
 class _Log(logging.LoggerAdapter[logging.Logger]):
     """A logger whose calls never raise: an error in a program's logging setup must not end tasks or threads.
 
-    A record about a task has the fields `tube`, `task`, `attempt` and `context`.
+    A record about a task has the fields `tube`, `task`, `attempt`, `context` and `function`.
     """
 
     @override

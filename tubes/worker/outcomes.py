@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 from tubes.drivers.options import Seconds, micros, seconds
-from tubes.errors import InvalidOption, cut
+from tubes.errors import InvalidOption, cut, excerpt
 from tubes.values.task import FINISHED, TaskView
+from tubes.values.task_data import function_of
 from tubes.worker.logs import TaskName, log
 
 #: Longest reason, in characters.
 _MAX_REASON: Final = 500
+#: Names that a log line shows as they are.
+_PLAIN_NAME: Final = re.compile(r"[\w.:-]{1,80}", re.ASCII)
 #: The reason of a task that is buried after a `Retry` without a reason.
 _RETRY_REASON: Final = "max_attempts: retry"
 
@@ -220,10 +224,26 @@ def _message_of(error: BaseException) -> str:
 
 
 def name_of(task: TaskView) -> TaskName:
-    """Return the name of a task for a log line, without its data."""
-    name = TaskName(f"task {task.id} of tube {task.tube!r}")
-    name.fields = {"tube": task.tube, "task": task.id, "attempt": task.attempts, "context": task.context}
+    """Return the name of a task for a log line, without its data but for the name of the function that it calls."""
+    function = called_by(task)
+    short = "" if function is None else f" ({function if _PLAIN_NAME.fullmatch(function) else excerpt(function)})"
+    name = TaskName(f"task {task.id} of tube {task.tube!r}{short}")
+    name.fields = {
+        "tube": task.tube,
+        "task": task.id,
+        "attempt": task.attempts,
+        "context": task.context,
+        "function": function,
+    }
     return name
+
+
+def called_by(task: TaskView) -> str | None:
+    """Return the name of the function that a task calls; None if it calls none, or if its data cannot be decoded."""
+    try:
+        return function_of(task.data)
+    except BaseException:  # A codec of the user, or its data, may raise anything.
+        return None
 
 
 def _is_of_worker(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final
 
 from tubes.aio import AsyncTube
@@ -16,6 +17,7 @@ from tubes.errors import InvalidOption
 from tubes.sync import Tube
 from tubes.values.options import PutOptions
 from tubes.values.task import TaskView
+from tubes.values.worker_info import MAX_LISTED_FUNCTIONS
 from tubes.worker.functions import Handler
 from tubes.worker.outcomes import Verdict
 from tubes.worker.schedules import Schedule
@@ -92,6 +94,11 @@ class Route:
     @property
     def name(self) -> str:
         return self.target.name if isinstance(self.target, Target) else ", ".join(self.target)
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The names of the task functions that a worker lists; empty for a handler of tasks."""
+        return () if isinstance(self.target, Target) else (*islice(self.target.copy(), MAX_LISTED_FUNCTIONS),)
 
     def target_of(self, task: TaskView) -> Target:
         """Return the target of this task; `UNKNOWN` if its data does not name a function of this route."""

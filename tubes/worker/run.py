@@ -21,6 +21,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import replace
+from itertools import starmap
 from operator import call
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +34,7 @@ from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, seconds
 from tubes.errors import TaskCancelled, TaskNotFound, TubeNotFound, TubesError
 from tubes.values.task import CANCELLED, FINISHED
-from tubes.values.worker_info import MAX_LISTED_TASKS, HandlerInfo, HeldTask
+from tubes.values.worker_info import MAX_LISTED_FUNCTIONS, MAX_LISTED_TASKS, HandlerInfo, HeldTask, UnknownFunction
 from tubes.worker.fetcher import Fetcher
 from tubes.worker.finishing import Acks, Finishing, carry_out
 from tubes.worker.handling import Handling, Pool
@@ -49,6 +50,7 @@ from tubes.worker.outcomes import (
     Outcome,
     Summary,
     Verdict,
+    called_by,
     log_verdict,
     name_of,
     one_line,
@@ -427,11 +429,18 @@ class Run:
         return replace(
             info,
             handlers=tuple(
-                HandlerInfo(fetcher.route.name, fetcher.route.tubes, fetcher.concurrency) for fetcher in fetchers
+                HandlerInfo(fetcher.route.name, fetcher.route.tubes, fetcher.concurrency, fetcher.route.functions)
+                for fetcher in fetchers
             ),
             in_hand=len(in_flight),
             tasks=tuple(
-                HeldTask(entry.task.tube, entry.task.id, entry.task.attempts, round(entry.started_at + offset, 3))
+                HeldTask(
+                    entry.task.tube,
+                    entry.task.id,
+                    entry.task.attempts,
+                    round(entry.started_at + offset, 3),
+                    called_by(entry.task),
+                )
                 for entry in in_flight[:MAX_LISTED_TASKS]
             ),
             acked=summary.acked,
@@ -440,6 +449,7 @@ class Run:
             lost=summary.lost,
             stopping=self._lifetime.is_stopping,
             schedules=self._scheduler.describe(),
+            unknown=tuple(starmap(UnknownFunction, self._handling.unknown.recent()[:MAX_LISTED_FUNCTIONS])),
         )
 
     # -- lost tasks ----------------------------------------------------------------------------------------------------

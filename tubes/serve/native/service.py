@@ -19,7 +19,7 @@ from tubes.serve.native.schemas import Schema
 from tubes.serve.sessions import MAX_TTL, MIN_TTL
 from tubes.serve.tokens import TUBE_RIGHTS
 from tubes.values.overview import exact_names
-from tubes.values.worker_info import HeldTask, ScheduleInfo
+from tubes.values.worker_info import HeldTask, ScheduleInfo, functions_of_no_worker
 
 _NULLABLE_TEXT: Final = schemas.nullable(schemas.TEXT)
 _TOKEN: Final = schemas.object_schema(
@@ -91,12 +91,18 @@ _HELD: Final = schemas.object_schema(
         "tube": schemas.TEXT,
         **dict.fromkeys(("id", "attempts"), schemas.INTEGER),
         "since": schemas.MOMENT,
+        "function": _NULLABLE_TEXT,
         "progress": schemas.nullable(schemas.number(0, 1)),
         "note": _NULLABLE_TEXT,
     }
 )
 _HANDLER: Final = schemas.object_schema(
-    {"name": schemas.TEXT, "tubes": schemas.list_schema(schemas.TEXT), "concurrency": schemas.INTEGER}
+    {
+        "name": schemas.TEXT,
+        "tubes": schemas.list_schema(schemas.TEXT),
+        "concurrency": schemas.INTEGER,
+        "functions": schemas.list_schema(schemas.TEXT),
+    }
 )
 _WORKER: Final = schemas.object_schema(
     {
@@ -111,13 +117,22 @@ _WORKER: Final = schemas.object_schema(
 )
 
 
-@operation("GET", "/workers", "look", replies={200: schemas.object_schema({"workers": schemas.list_schema(_WORKER)})})
+_WORKERS: Final = schemas.object_schema(
+    {
+        "workers": schemas.list_schema(_WORKER),
+        "unknown": schemas.list_schema(schemas.object_schema({"tube": schemas.TEXT, "name": schemas.TEXT})),
+    }
+)
+
+
+@operation("GET", "/workers", "look", replies={200: _WORKERS})
 async def list_workers(call: Call) -> bytes:
     """List the running workers of the namespace, as `QueueAdmin.workers` does, with the tasks that they hold.
 
     The lists contain only handlers, tasks and schedules of tubes that the token may see; `in_hand`, `acked`,
     `released`, `buried` and `lost` count the tasks of all tubes. `progress` and `note` of the last checkpoint are read
-    for the 100 tasks that have been held longest.
+    for the 100 tasks that have been held longest. `unknown`: functions that tasks have called during the last minute,
+    and that no running worker has.
     """
     key = ("workers", call.token.grants)  # They determine which tubes are shown.
     return await call.service.recent.get(call.space.name, key, lambda: _read_workers(call))
@@ -126,7 +141,8 @@ async def list_workers(call: Call) -> bytes:
 async def _read_workers(call: Call) -> bytes:
     workers: list[Facts] = []
     held: list[tuple[HeldTask, Facts]] = []
-    for info in await limit_time(call.space.queue, call.space.queue.admin.workers()):
+    infos = await limit_time(call.space.queue, call.space.queue.admin.workers())
+    for info in infos:
         handlers = [
             {**dataclasses.asdict(handler), "tubes": names}
             for handler in info.handlers
@@ -142,10 +158,11 @@ async def _read_workers(call: Call) -> bytes:
         held += tasks
         schedules = [dataclasses.asdict(one) for one in info.schedules if call.may("look", one.tube)]
         facts = {"handlers": handlers, "tasks": [task for _, task in tasks], "schedules": schedules}
-        workers.append(dataclasses.asdict(info) | facts)
+        workers.append({name: value for name, value in dataclasses.asdict(info).items() if name != "unknown"} | facts)
     held.sort(key=lambda one: one[0].since)
     await asyncio.gather(*(_add_progress(call, *one) for one in held[:_MAX_PROGRESS]))
-    return encode_reply({"workers": workers})
+    unknown = [dataclasses.asdict(one) for one in functions_of_no_worker(infos) if call.may("look", one.tube)]
+    return encode_reply({"workers": workers, "unknown": unknown})
 
 
 async def _add_progress(call: Call, task: HeldTask, facts: Facts) -> None:

@@ -19,16 +19,22 @@ export function Workers({ namespace }) {
   const state = useGet([namespace, "workers"]);
   const row = (worker) => html`<${Worker} key=${worker.id} namespace=${namespace} worker=${worker} />`;
   const nothing = "No worker is running. Only workers appear here, not programs that call take.";
-  return html`<div class="head"><h1>Workers</h1></div>${list(state, "workers", "Workers", WORKERS, row, nothing)}`;
+  const unknown = state.data?.unknown ?? [];
+  return html`<div class="head"><h1>Workers</h1></div>
+    ${unknown.map(({ tube, name }) => html`<p><${Badge} kind="warn">unknown<//> No running worker has the function
+      ${" "}<strong><${Text} of=${name} limit=${80} /></strong>, which tasks of ${" "}<${TubeLink} namespace=${namespace} name=${tube} />${" "}
+      call.</p>`)}
+    ${list(state, "workers", "Workers", WORKERS, row, nothing)}`;
 }
 
 function Worker({ namespace, worker }) {
   const slots = worker.handlers.reduce((sum, handler) => sum + handler.concurrency, 0);
-  const handler = ({ name, tubes }) => html`<div><${Text} of=${name} limit=${60} /><span class="muted"> takes
+  const handler = ({ name, tubes, functions }) => html`<div>
+    <${Text} of=${functions.length ? functions.join(", ") : name} limit=${200} /><span class="muted"> takes
     ${tubes.map((tube, index) => html`${index ? ", " : " "}<${TubeLink} namespace=${namespace} name=${tube} />`)}</span></div>`;
-  const held = ({ tube, id, since, progress, note }) => html`<div>
+  const held = ({ tube, id, since, progress, note, function: called }) => html`<div>
     <${Link} to=${[namespace, "tubes", tube, "tasks", String(id)]}><${Text} of=${tube} limit=${40} /> ${id}<//>${" "}
-    for ${span(Math.max(now() - since, 0))}<${Progress} of=${progress} />
+    ${called != null && html`<${Text} of=${called} limit=${60} />${" "}`}for ${span(Math.max(now() - since, 0))}<${Progress} of=${progress} />
     <span class="muted"> <${Text} of=${note} limit=${80} /></span></div>`;
   const listed = worker.tasks.slice(0, MAX_HELD);
   const more = worker.in_hand - listed.length;
