@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 from tubes.drivers.options import Seconds, micros, seconds
@@ -223,9 +223,13 @@ def _message_of(error: BaseException) -> str:
     return message if len(message) <= _MAX_REASON else message[:_MAX_REASON] + "..."
 
 
-def name_of(task: TaskView) -> TaskName:
-    """Return the name of a task for a log line, without its data but for the name of the function that it calls."""
-    function = called_by(task)
+def name_of(task: TaskView, function: str | EllipsisType | None = ...) -> TaskName:
+    """Return the name of a task for a log line, without its data but for the name of the function that it calls.
+
+    `function`: this name, if the caller knows it; otherwise the data is decoded.
+    """
+    if function is ...:
+        function = called_by(task)
     short = "" if function is None else f" ({function if _PLAIN_NAME.fullmatch(function) else excerpt(function)})"
     name = TaskName(f"task {task.id} of tube {task.tube!r}{short}")
     name.fields = {

@@ -37,6 +37,8 @@ class Target:
     process: bool = False
     #: Extracts the arguments from a task; None: the function is called with the task itself.
     arguments: Callable[[Any], tuple[list[object], dict[str, object]]] | None = None
+    #: The name by which tasks call the function; None: the handler of all tasks of its tubes.
+    called: str | None = None
     #: The schedule on which the function is called, in addition to other tasks that name it.
     schedule: Schedule | None = None
     #: The delays after failed attempts; None: the backoff of the tube.

@@ -50,7 +50,6 @@ from tubes.worker.outcomes import (
     Outcome,
     Summary,
     Verdict,
-    called_by,
     log_verdict,
     name_of,
     one_line,
@@ -403,7 +402,8 @@ class Run:
         if outcome == "acked":
             # Ask the logger itself, because its adapter is slower: a handler may take only some microseconds.
             if log.logger.isEnabledFor(logging.INFO):
-                log.info("%s was done in %s", name_of(entry.task), _format_span(time.monotonic() - entry.started_at))
+                span = _format_span(time.monotonic() - entry.started_at)
+                log.info("%s was done in %s", name_of(entry.task, entry.target.called), span)
         elif outcome is None and entry.task._take == FINISHED:
             log.info("%s was finished by its handler", name_of(entry.task))
         elif outcome == "cancelled":
@@ -439,7 +439,7 @@ class Run:
                     entry.task.id,
                     entry.task.attempts,
                     round(entry.started_at + offset, 3),
-                    called_by(entry.task),
+                    entry.target.called,
                 )
                 for entry in in_flight[:MAX_LISTED_TASKS]
             ),

@@ -399,6 +399,7 @@ class Worker:
                     settings.timeout,
                     settings.process,
                     partial(arguments_of, task_function),
+                    own_name,
                     backoff=settings.backoff,
                     options=settings.put,
                 )
