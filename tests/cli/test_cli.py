@@ -702,7 +702,7 @@ def test_key_is_put_only_once(shell: Shell) -> None:
         (["create", "mail", "nosuch"], Exit.NOT_FOUND, "no driver"),
         (["create", "a tube"], Exit.USAGE, "must be 1 to 255"),
         (["create", "mail", "-o", "ttr"], Exit.USAGE, "name=value"),
-        (["create", "mail", "-o", "ttr=5"], Exit.USAGE, "no option"),
+        (["create", "mail", "fifo", "-o", "ttr=5"], Exit.USAGE, "no option"),
         (["take", "mail", "--timeout", "soon"], Exit.USAGE, "--timeout"),
         (["take", "mail", "--release", "--hold", "5"], Exit.USAGE, "cannot be used together"),
         (["nosuch"], Exit.USAGE, "No such command"),

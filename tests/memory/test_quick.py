@@ -45,7 +45,7 @@ class Side:
 
     def __init__(self, *, short: bool) -> None:
         self.queue = tubes.connect(clock=ManualClock())
-        self.tube = self.queue.create_tube("t")
+        self.tube = self.queue.create_tube("t", "fifo")
         port: Any = self.tube._port
         assert isinstance(self.tube._port, QuickPort)
         if not short:

@@ -128,7 +128,7 @@ def test_tasks_of_batch_are_linked_to_put_many_span(queue: tubes.Queue, traced: 
 
 
 def test_span_records_error(queue: tubes.Queue, traced: Traced) -> None:
-    mail = queue.create_tube("mail")
+    mail = queue.create_tube("mail", "fifo")
     with pytest.raises(tubes.OptionNotSupported):
         traced.tracing.put(mail, 1, ttl=5)
     with pytest.raises(tubes.InvalidOption):

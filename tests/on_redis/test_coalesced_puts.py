@@ -109,7 +109,7 @@ def test_coalesced_calls_have_bounded_size(url: str, sizes: list[int]) -> None:
 def test_refused_put_does_not_affect_coalesced_puts(url: str) -> None:
     async def act(_: Any, tube: tubes.aio.AsyncTube) -> None:
         results = await asyncio.gather(
-            tube.put("a"), tube.put(object()), tube.put("b", ttl=3), tube.put("c"), return_exceptions=True
+            tube.put("a"), tube.put(object()), tube.put("b", utube="x"), tube.put("c"), return_exceptions=True
         )
         assert [type(result) for result in results[1:3]] == [CodecError, OptionNotSupported]
         assert [task.data async for task in tube.select()] == ["a", "c"]

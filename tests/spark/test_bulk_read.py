@@ -102,7 +102,7 @@ def test_all_ids_are_found(url: str) -> None:
 
 def test_extent_skips_removed_ids(url: str) -> None:
     with tubes.connect(url) as queue:
-        tube = queue.create_tube("t")
+        tube = queue.create_tube("t", "fifo")
         records = BulkReader(tube)
         tube.put_many(range(2000))
         assert records.extent() == (2000, 0, 2000)

@@ -52,7 +52,7 @@ class Scene:
         self.queue = face.connect("memory://", codec="json", clock=tubes.testing.ManualClock())
         self.other = self.queue.session()
         self.ttl = self.queue.create_tube("ttl", "utubettl", ttl=60)
-        self.plain = self.queue.create_tube("plain")
+        self.plain = self.queue.create_tube("plain", "fifo")
         for tube in (self.ttl, self.plain):
             for number in range(4):
                 tube.put({"n": number})
@@ -88,7 +88,7 @@ def table() -> list[Row]:
         ("an option without a name for fifo", OptionNotSupported, lambda s: s.plain.put(1, **{"": "a"})),
         ("capacity for a task", OptionNotSupported, lambda s: s.ttl.put(1, capacity=5)),
         ("delay for a tube", OptionNotSupported, lambda s: s.queue.create_tube("new", "fifottl", delay=5)),
-        ("ttl for a fifo tube", OptionNotSupported, lambda s: s.queue.create_tube("new", ttl=5)),
+        ("ttl for a fifo tube", OptionNotSupported, lambda s: s.queue.create_tube("new", "fifo", ttl=5)),
         ("release with a delay in a tube without delays", OptionNotSupported, lambda s: s.plain.release(0, delay=1)),
         ("touch in a tube without ttr", OptionNotSupported, lambda s: s.plain.touch(0, 1)),
         ("data that JSON cannot hold", CodecError, lambda s: s.plain.put({1, 2})),
@@ -166,7 +166,7 @@ def table() -> list[Row]:
         ("an interval and a rate of a lane", InvalidOption, lambda s: s.ttl.lane("a").configure(interval=1, rate=1)),
         ("an interval and a lane_rate", InvalidOption, lambda s: s.ttl.alter(interval=1, lane_rate=1)),
         ("a burst of a lane of 0", InvalidOption, lambda s: s.ttl.lane("a").configure(burst=0)),
-        ("an interval for a fifo tube", OptionNotSupported, lambda s: s.queue.create_tube("new", interval=1)),
+        ("an interval for a fifo tube", OptionNotSupported, lambda s: s.queue.create_tube("new", "fifo", interval=1)),
         ("a block without a lane", InvalidOption, lambda s: s.ttl.lane(None).block(1)),
         ("a capacity of a lane below 0", InvalidOption, lambda s: s.ttl.lane("a").configure(capacity=-1)),
         ("a lane_capacity that is text", InvalidOption, lambda s: s.ttl.alter(lane_capacity="2")),
@@ -349,7 +349,10 @@ SAYINGS: list[tuple[Callable[[Scene], Any], str]] = [
     (lambda s: s.queue.tube("mail"), "there is no tube 'mail': create it with create_tube"),
     (lambda s: s.queue.create_tube("new", "fifotl"), "limfifottl, utube, utubettl; did you mean 'fifottl'?"),
     (lambda s: s.ttl.put(1, dealy=5), "ttl, ttr, utube; did you mean 'delay'?"),
-    (lambda s: s.queue.create_tube("new", atempts=5), "key_ttl, max_attempts, rate; did you mean 'max_attempts'?"),
+    (
+        lambda s: s.queue.create_tube("new", "fifo", atempts=5),
+        "key_ttl, max_attempts, rate; did you mean 'max_attempts'?",
+    ),
     (lambda s: s.ttl.alter(max_atempts=5), "did you mean 'max_attempts'?"),
     (lambda s: s.queue.create_tube("new", "FIFO"), "limfifottl, utube, utubettl; did you mean 'fifo'?"),
     (lambda s: s.ttl.put(1, lane="a"), "ttl, ttr, utube; did you mean 'utube'?"),

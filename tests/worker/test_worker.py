@@ -155,7 +155,7 @@ def test_retry_is_ready_at_once_when_the_driver_has_no_delays(queue: tubes.Queue
         if task.attempts == 1:
             raise Retry(delay=30)
 
-    tube = queue.create_tube("mail", max_attempts=2)
+    tube = queue.create_tube("mail", "fifo", max_attempts=2)
     tube.put("ann")
     assert work(queue, kind(record_later)) == Summary(acked=1, released=1)
 
@@ -412,7 +412,7 @@ def retry_later(task: tubes.Task) -> None:
 
 @pytest.mark.parametrize("how", [release_unfailed, retry_later, fail])
 def test_a_burst_ends_however_a_task_comes_back(queue: tubes.Queue, how: Act) -> None:
-    tube = queue.create_tube("mail")
+    tube = queue.create_tube("mail", "fifo")
     tube.put_many(range(3))
     calls: list[int] = []
 

@@ -95,7 +95,7 @@ class AsyncQueue:
     async def create_tube(
         self,
         name: str,
-        driver: str | Driver = "fifo",
+        driver: str | Driver = "fifottl",
         *,
         if_not_exists: bool = False,
         if_exists: Literal["raise", "keep", "update"] | None = None,

@@ -34,7 +34,7 @@ def create(
         typer.Argument(
             metavar="DRIVER", help=f"The driver: {', '.join(known_drivers())}.", autocompletion=complete_drivers
         ),
-    ] = "fifo",
+    ] = "fifottl",
     option: Annotated[
         list[str] | None,
         typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the tube, for example ttr=60."),

@@ -35,7 +35,7 @@ def bench(
     ] = 100,
     driver: Annotated[
         str, typer.Option("--driver", help="The driver of the tube.", autocompletion=complete_drivers)
-    ] = "fifo",
+    ] = "fifottl",
     url: Url = None,
     as_json_: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each method, for programs.")

@@ -97,7 +97,7 @@ class Queue:
     def create_tube(
         self,
         name: str,
-        driver: str | Driver = "fifo",
+        driver: str | Driver = "fifottl",
         *,
         if_not_exists: bool = False,
         if_exists: Literal["raise", "keep", "update"] | None = None,
