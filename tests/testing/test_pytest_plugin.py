@@ -13,7 +13,17 @@ from unittest.mock import ANY
 import pytest
 
 import tubes
-from tubes.testing import LocalServer, assert_buried, assert_counts, assert_empty, assert_put, isolated
+from tubes.testing import (
+    LocalServer,
+    ManualClock,
+    assert_buried,
+    assert_counts,
+    assert_empty,
+    assert_put,
+    isolated,
+    run_until_empty,
+)
+from tubes.worker import Worker
 
 pytest_plugins = ["pytester"]
 
@@ -43,7 +53,7 @@ def page(pytester: pytest.Pytester) -> pytest.Pytester:
     """A folder with the files that the manual shows."""
     text = (ROOT / "docs/testing.md").read_text()
     blocks = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert [name for name, _ in blocks] == ["mailer.py", "test_mailer.py", "test_aio.py"]
+    assert [name for name, _ in blocks] == ["mailer.py", "test_mailer.py", "test_aio.py", "test_retries.py"]
     assert len(blocks) == text.count("```python")
     for name, block in blocks:
         (pytester.path / name).write_text(block)
@@ -64,7 +74,7 @@ def test_the_page_runs_as_a_test(page: pytest.Pytester, valkey: LocalServer, pla
     }[place]
     if place == "configuration":
         page.makeini("[pytest]\ntubes_url = server\n")
-    run(page, *words, passed=8)
+    run(page, *words, passed=9)
     assert valkey.client().keys("mine*") == []
 
 
@@ -76,6 +86,21 @@ def test_page_shows_actual_assertion_message() -> None:
             assert_put(mail, {"to": "bob"})
     message = "AssertionError: " + str(caught.value)
     assert "\n".join(f"    {line}" for line in message.splitlines()) in (ROOT / "docs/testing.md").read_text()
+
+
+def test_run_until_empty_waits_for_busy_lanes_and_reports_tasks_that_cannot_be_taken() -> None:
+    clock = ManualClock()
+    with tubes.connect(clock=clock) as queue:
+        pages = queue.create_tube("pages", "utube", interval=10, max_attempts=2)
+        worker = Worker(queue)
+        worker.on(pages, lambda task: 1 / task.data)
+        pages.put_many([1, 2, 0], utube="example.com")
+        summary = run_until_empty(worker, pages, clock)
+        assert (summary.acked, summary.released, summary.buried, clock.now()) == (2, 1, 1, 30)
+        pages.put(1, utube="example.com")
+        pages.pause()
+        with pytest.raises(AssertionError, match="no worker can take the tasks of tube 'pages'; there is:"):
+            run_until_empty(worker, pages, clock)
 
 
 @pytest.mark.full

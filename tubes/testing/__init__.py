@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tubes.testing.clock import ManualClock
 
 if TYPE_CHECKING:
-    from tubes.testing.asserts import assert_buried, assert_counts, assert_empty, assert_put
+    from tubes.testing.asserts import assert_buried, assert_counts, assert_empty, assert_put, run_until_empty
     from tubes.testing.isolation import isolated
     from tubes.testing.java import java_home
     from tubes.testing.server import LocalServer, server_program
@@ -23,12 +23,13 @@ __all__ = [
     "assert_put",
     "isolated",
     "java_home",
+    "run_until_empty",
     "server_program",
 ]
 #: Names that are imported on first use, by module: redis-py, for example, takes longer to import than tubes.
 _LAZY = {
     "server": ("LocalServer", "server_program"),
-    "asserts": ("assert_buried", "assert_counts", "assert_empty", "assert_put"),
+    "asserts": ("assert_buried", "assert_counts", "assert_empty", "assert_put", "run_until_empty"),
     "isolation": ("isolated",),
     "java": ("java_home",),
 }

@@ -1,4 +1,4 @@
-"""Asserts about tubes. The message of a failed assert lists the tasks of the tube."""
+"""Asserts about tubes, and runs of workers. The message of a failed assert lists the tasks of the tube."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from tubes.errors import CodecError, InvalidOption
 
 if TYPE_CHECKING:
     from tubes.sync import Task, Tube
+    from tubes.testing.clock import ManualClock
+    from tubes.worker import Summary, Worker
 
 _STATES: Final = ("ready", "taken", "delayed", "buried", "done", "total")
 #: Attributes of a task that an assert may compare, in addition to its data.
@@ -16,6 +18,9 @@ _ATTRIBUTES: Final = frozenset(
 )
 #: The maximum number of tasks that a failed assert lists.
 _MAX_LISTED: Final = 20
+#: Seconds by which `run_until_empty` advances the clock while ready tasks cannot be taken, and how often it does so.
+_STEP: Final = 1.0
+_MAX_STEPS: Final = 3600
 # The default for arguments that match anything.
 _ANY: Final = object()
 
@@ -103,6 +108,40 @@ def assert_buried(tube: Tube, data: object = _ANY, *, reason: object = _ANY) -> 
     __tracebackhide__ = True
     facts = {} if reason is _ANY else {"reason": reason}
     return assert_put(tube, data, state="buried", **facts)
+
+
+def run_until_empty(worker: Worker, tube: Tube, clock: ManualClock) -> Summary:
+    """Run a worker until the tube has no ready or delayed task, and advance the clock to each delayed one.
+
+    `clock`: the clock of the worker's queue. Returns the sum of the summaries. Buried tasks stay. Raises
+    `AssertionError` if ready tasks cannot be taken for an hour of the clock, as in a paused tube.
+
+    >>> import tubes
+    >>> from tubes.worker import Worker
+    >>> clock = tubes.testing.ManualClock()
+    >>> with tubes.connect(clock=clock) as queue:
+    ...     worker, mail = Worker(queue), queue.create_tube("mail", max_attempts=3, backoff=[60, 600])
+    ...     worker.on(mail, lambda task: 1 / 0) and None
+    ...     _ = mail.put("to ann")
+    ...     summary = run_until_empty(worker, mail, clock)
+    >>> summary.released, summary.buried, clock.now()
+    (2, 1, 660.0)
+    """
+    __tracebackhide__ = True
+    total, steps = worker.run(burst=True), 0
+    while True:
+        tasks = tube.statistics().tasks
+        if not tasks["ready"] and not tasks["delayed"]:
+            return total
+        due = None if tasks["ready"] else min((task.due for task in tube.select("delayed") if task.due), default=None)
+        if due is None and (steps := steps + 1) > _MAX_STEPS:
+            raise AssertionError(f"no worker can take the tasks of tube {tube.name!r}; {_list([*tube.select()])}")
+        clock.advance(_STEP if due is None else max(due - clock.now(), 0))
+        summary = worker.run(burst=True)
+        for name, count in vars(summary).items():
+            setattr(total, name, max(total.exit_code, count) if name == "exit_code" else getattr(total, name) + count)
+        if summary.acked + summary.released + summary.buried + summary.lost:
+            steps = 0
 
 
 def _data(task: Task) -> object:
