@@ -30,6 +30,7 @@ from tubes.cli.exits import Exit
 from tubes.cli.show import span
 from tubes.cli.streams import printable
 from tubes.sync import Selection
+from tubes.values.timings import Timings
 from tubes.values.worker_info import HandlerInfo, HeldTask, UnknownFunction, WorkerInfo
 from tubes.worker import Worker
 
@@ -657,11 +658,17 @@ def test_workers_command_lists_running_workers_and_their_tasks(shell: Shell, que
 def test_workers_command_names_functions(shell: Shell, queue: tubes.Queue) -> None:
     handlers = (HandlerInfo("send, resize", ("tasks",), 1, ("send", "resize")),)
     held, unknown = (HeldTask("tasks", 4, 1, 5.0, "send"),), (UnknownFunction("tasks", "resiez"),)
-    info = WorkerInfo("1", "web1", 7, 1.0, 1.0, handlers, 1, held, unknown=unknown)
+    timings = (Timings("tasks", "send", {}, {60: 3}),)
+    info = WorkerInfo("1", "web1", 7, 1.0, 1.0, handlers, 1, held, unknown=unknown, timings=timings)
+    queue.create_tube("tasks")
+    assert shell.json("stats", "tasks")[0]["durations"] == []
     queue.admin._workers_tube().put(asdict(info))
     line, footer = shell.lines("workers")[1:]
     assert "tasks (send, resize)" in line
     assert "tasks 4 (send), for" in line
+    assert re.search(r"run of send +p50 29ms  p95 29ms  p99 29ms", "\n".join(shell.lines("stats", "tasks")))
+    (durations,) = shell.json("stats", "tasks")[0]["durations"]
+    assert (durations["function"], durations["count"], durations["wait_p50"]) == ("send", 3, None)
     assert footer == "no running worker has the function 'resiez', which tasks of tube 'tasks' call"
 
 

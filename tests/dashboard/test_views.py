@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -234,6 +235,22 @@ def fill_views(dashboard: Dashboard) -> list[tuple[object, ...]]:
         if number < 3:
             dashboard.api("POST", f"{path}/tasks/{number}/bury", {"reason": "ValueError: no address"})
     dashboard.api("DELETE", f"{path}/tasks/3")
+    held = {"tube": "crawl", "id": 4, "attempts": 1, "since": 1.0, "function": "send", "progress": 0.5, "note": "half"}
+    names = [f"reports.send_{number}" for number in range(20)]
+    handlers = [{"name": "send", "tubes": ["crawl", "x" * 200], "concurrency": 2, "functions": names}]
+    counts = dict.fromkeys(("acked", "released", "buried", "lost", "in_hand"), 7)
+    worker = {"id": "1", "host": "web1", "pid": 7, "started": 1.0, "seen": 1.0, **counts, "stopping": True}
+    schedule = {"name": "sweep" * 9, "tube": "crawl", "schedule": "every 60 s", "last": 1.0, "last_result": "acked"}
+    times = {f"{kind}_p{q}": 0.3 for kind in ("wait", "run") for q in (50, 95, 99)}
+    replies: dict[str, object] = {
+        "workers": [{**worker, "handlers": handlers, "tasks": [held], "schedules": []}],
+        "unknown": [{"tube": "crawl", "name": "resiez"}],
+        "schedules": [{**schedule, "next": 2.0, "workers": 1}],
+        "durations": [{"tube": "crawl", "function": name, "count": 3, **times} for name in ("send", None)],
+    }
+    dashboard.page.route(
+        re.compile(r"/v1/\w+/(workers|schedules|durations)$"), lambda route: route.fulfill(json=replies)
+    )
     sections = ((), ("tasks",), ("tasks", 0), ("tasks", 3), ("dead",), ("lanes",))
     return [("tubes",), ("workers",), ("schedules",), ("audit",), *(("tubes", "crawl", *each) for each in sections)]
 
@@ -254,6 +271,12 @@ def test_no_view_is_wider_than_the_page_and_no_texts_touch(
             .map((each) => each.textContent.slice(-9) + "|" + each.nextSibling.data.slice(0, 9))
             .filter((text) => /\\w\\|\\w/.test(text))""")
         assert touching == [], view
+        if view in (("workers",), ("schedules",), ("tubes", "crawl")):
+            expect(page.locator("tbody tr")).to_have_count(2 if view[0] == "tubes" else 1)
+        if view == ("workers",):
+            expect(page.locator("main")).to_contain_text("No running worker has the function resiez")
+        if view == ("tubes", "crawl"):
+            expect(page.locator("tbody tr").first).to_contain_text("300 ms")
 
 
 def test_unknown_rates_are_no_zeros_and_pauses_are_gaps(dashboard: Dashboard) -> None:

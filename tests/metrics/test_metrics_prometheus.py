@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from tubes.metrics.prometheus import NAMES, Collector
 from tubes.serve import metrics as service
 from tubes.testing import ManualClock
 from tubes.values.reasons import kind_of
+from tubes.values.timings import Timings
+from tubes.values.worker_info import WorkerInfo
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -96,6 +99,20 @@ def test_metrics_match_tasks_calls_and_ages_of_queue(queue: tubes.Queue, scrape:
     assert scrape("tubes_done_total", tube="mail") == 1
     assert scrape("tubes_oldest_ready_age_seconds", tube="mail") == 7
     assert scrape("tubes_up") == 1
+
+
+def test_durations_of_workers_are_exported(queue: tubes.Queue, scrape: Scrape) -> None:
+    infos = [WorkerInfo(name, name, 7, 1.0, timings=(Timings("tasks", "send", {}, {20: 9, 100: 1}),)) for name in "ab"]
+    infos.append(WorkerInfo("c", "c", 7, 1.0, timings=(Timings("mail", None, {50: 1}, {50: 1}),)))
+    for info in infos:
+        queue.admin._workers_tube().put(asdict(info))
+    found = {one.tube: one for one in queue.admin.durations()}
+    place = {"tube": "tasks", "function": "send"}
+    for quantile, seconds in (("0.5", found["tasks"].run_p50), ("0.99", found["tasks"].run_p99)):
+        assert scrape("tubes_worker_run_seconds", quantile=quantile, **place) == seconds
+    assert scrape("tubes_worker_wait_seconds", quantile="0.5", **place) is None
+    place = {"tube": "mail", "function": ""}
+    assert scrape("tubes_worker_wait_seconds", quantile="0.95", **place) == found["mail"].wait_p95
 
 
 def test_lanes_sessions_pauses_and_callers_are_counted(queue: tubes.Queue, scrape: Scrape) -> None:
@@ -295,20 +312,23 @@ def test_times_are_measured_only_from_complete_event_sequences(
 
 def samples(folder: Path) -> dict[str, set[str]]:
     """Return the names of all possible samples, with their labels."""
-    with tubes.connect(f"file:{folder}") as queue:
-        queue.create_tube("mail").put(1)
-        scrape = Scrape(queue)
-        scrape.collector.waited("mail", 1)
-        scrape.collector.held("mail", 1)
-        scrape.collector.buried("mail", None)
-        found = {
-            sample.name: set(sample.labels)
-            for family in scrape.registry.collect()
-            for sample in family.samples
-            if not sample.name.endswith("_created")
-        }
-        assert generate_latest(scrape.registry)
-        scrape.collector.close()
+    found: dict[str, set[str]] = {}
+    for url in (f"file:{folder}", "memory://"):
+        with tubes.connect(url) as queue:
+            queue.create_tube("mail").put(1)
+            if url == "memory://":  # A folder has no workers.
+                info = WorkerInfo("1", "web1", 7, 1.0, timings=(Timings("mail", None, {1: 1}, {1: 1}),))
+                queue.admin._workers_tube().put(asdict(info))
+            scrape = Scrape(queue)
+            scrape.collector.waited("mail", 1)
+            scrape.collector.held("mail", 1)
+            scrape.collector.buried("mail", None)
+            for family in scrape.registry.collect():
+                for sample in family.samples:
+                    if not sample.name.endswith("_created"):
+                        found[sample.name] = set(sample.labels)
+            assert generate_latest(scrape.registry)
+            scrape.collector.close()
     return found
 
 
@@ -358,7 +378,7 @@ def test_import_tubes_does_not_load_metrics_dependencies() -> None:
     assert run.stdout == "[]\n"
 
 
-def test_scrape_sends_two_calls_plus_one_per_tube_with_ready_tasks(url: str) -> None:
+def test_scrape_sends_four_calls_plus_one_per_tube_with_ready_tasks(url: str) -> None:
     with tubes.connect(url) as queue:
         for number in range(10):
             queue.create_tube(f"tube-{number}")
@@ -367,7 +387,7 @@ def test_scrape_sends_two_calls_plus_one_per_tube_with_ready_tasks(url: str) -> 
         list(collector.collect())
         before = _calls(url)
         list(collector.collect())
-        assert _calls(url) - before == 2 + 1
+        assert _calls(url) - before == 2 + 2 + 1
         collector.close()
 
 

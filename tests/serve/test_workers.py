@@ -12,6 +12,7 @@ import tubes
 from tubes.aio.queue import AsyncQueueAdmin
 from tubes.serve import Grant, Tokens, create_app
 from tubes.serve.recent import Recent
+from tubes.values.timings import Timings
 from tubes.values.worker_info import HandlerInfo, HeldTask, ScheduleInfo, UnknownFunction, WorkerInfo
 
 
@@ -28,6 +29,7 @@ async def test_workers_and_schedules_of_visible_tubes_are_listed(tmp_path: Path)
         first = WorkerInfo(
             *("1", "web1", 7, 1.0),
             handlers=(HandlerInfo("send", ("mail", "other"), 2, ("send",)), HandlerInfo("hide", ("other",), 1)),
+            timings=(Timings("mail", "send", {}, {9: 2}), Timings("other", None, {}, {9: 2})),
             unknown=(UnknownFunction("mail", "sedn"), UnknownFunction("mail", "send"), UnknownFunction("other", "x")),
             tasks=(HeldTask("mail", 0, 1, 5.0, "send"), HeldTask("mail", 9, 1, 6.0), HeldTask("other", 1, 1, 4.0)),
             schedules=(
@@ -52,6 +54,7 @@ async def test_workers_and_schedules_of_visible_tubes_are_listed(tmp_path: Path)
         async with httpx.AsyncClient(transport=transport, base_url="http://a/v1/shop", headers=headers) as client:
             listed = (await client.get("/workers")).json()
             workers, unknown = listed["workers"], listed["unknown"]
+            durations = (await client.get("/durations")).json()["durations"]
             schedules = (await client.get("/schedules")).json()["schedules"]
     assert [(one["host"], one["pid"]) for one in workers] == [("web1", 7), ("web2", 8)]
     assert workers[0]["handlers"] == [{"name": "send", "tubes": ["mail"], "concurrency": 2, "functions": ["send"]}]
@@ -60,6 +63,9 @@ async def test_workers_and_schedules_of_visible_tubes_are_listed(tmp_path: Path)
         {**held, "id": 0, "since": 5.0, "function": "send", "progress": 0.5, "note": "half"},
         {**held, "id": 9, "since": 6.0, "function": None, "progress": None, "note": None},
     ]
+    assert [(one["tube"], one["function"], one["count"]) for one in durations] == [("mail", "send", 2)]
+    assert durations[0]["wait_p50"] is None
+    assert durations[0]["run_p50"] == durations[0]["run_p99"] > 0
     assert unknown == [{"tube": "mail", "name": "sedn"}]
     sweep = {"name": "sweep", "tube": "mail.sweep", "schedule": "every 60 s", "last": 60, "last_result": "acked"}
     report = {"name": "report", "tube": "mail.sweep", "schedule": "0 9 * * *", "last": None, "last_result": None}

@@ -14,7 +14,6 @@ import pytest
 import tubes
 from tests.contract.bench import eventually
 from tests.worker.test_worker_running import running
-from tubes import task_data
 from tubes.testing import ManualClock
 from tubes.worker import Bury, Retry, Summary, Worker
 

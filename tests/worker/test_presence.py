@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tubes.sync.selection import Selection
 from tubes.testing import ManualClock
 from tubes.values import codecs
 from tubes.values.task_data import SCHEDULES
+from tubes.values.timings import MAX_LISTED_TIMINGS, durations_of
 from tubes.values.worker_info import (
     HEARTBEAT_TTL,
     WORKERS,
@@ -33,6 +35,7 @@ from tubes.values.worker_info import (
     info_of,
 )
 from tubes.worker import Worker, presence
+from tubes.worker.timekeeping import Timekeeper
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +107,53 @@ def test_functions_of_workers_and_functions_of_no_worker_are_listed(queue: tubes
             lists = {info.handlers[0].functions: [held.function for held in info.tasks] for info in infos}
             assert lists == {("wait", "later"): ["wait"], ("resize",): []}
             go_on.set()
+
+
+def test_durations_of_functions_and_handlers_are_reported(queue: tubes.Queue, clock: ManualClock, face: Face) -> None:
+    worker, now = Worker(queue, concurrency=4), threading.Event()
+    queue.create_tube("mail", "fifottl", max_attempts=2)
+    worker.on("mail", lambda task: 1 / 0)
+    worker.task("nap")(lambda: now.wait(0.2))
+    worker.every(60, "sweep")(lambda: None)
+    queue.tube("mail").put("to ann", delay=100)
+    for _ in range(3):
+        queue.enqueue("nap")
+    clock.advance(100)
+    with running(worker):
+        assert eventually(lambda: sum(one.count for one in queue.admin.durations()) >= 5)
+        mine = face.connect(queue)
+        found = {(one.tube, one.function): one for one in mine.admin.durations()}
+        mine.close()
+        mail, nap = found["mail", None], found["tasks", "nap"]
+        assert (mail.count, nap.count) == (2, 3)
+        assert mail.wait_p50 == mail.wait_p99 == pytest.approx(100, rel=0.06)  # The retry has not waited.
+        assert nap.run_p50 == pytest.approx(0.2, rel=0.3)
+        assert (mail.run_p99 or 1) < 0.2 < (nap.wait_p50 or 0) == pytest.approx(100, rel=0.06)
+        clock.advance(60)
+        assert eventually(lambda: any(one.function == "sweep" for one in queue.admin.durations()))
+        (sweep,) = (one for one in queue.admin.durations() if one.function == "sweep")
+        assert sweep.wait_p50 == pytest.approx(40, rel=0.06)  # From its time at 120 s, not from its put.
+    assert queue.admin.durations() == []
+
+
+def test_sketches_bound_the_functions_and_forget_old_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    keeper = Timekeeper()
+    for number in range(500):
+        keeper.record("tasks", f"f{number:03}", None, 1e-9 if number else 1e9)
+    assert len(keeper.recent()) == MAX_LISTED_TIMINGS
+    now += 240
+    keeper.record("tasks", "f000", 2.0, 3.0)
+    (first, *_) = durations_of([replace(WorkerInfo("1", "a", 1, 0), timings=keeper.recent())])
+    assert (first.function, first.count) == ("f000", 2)
+    assert first.run_p50 == pytest.approx(3, rel=0.06)
+    assert first.wait_p99 == pytest.approx(2, rel=0.06)
+    now += 120
+    (left,) = keeper.recent()
+    assert (left.function, sum(left.run.values())) == ("f000", 1)
+    now += 600
+    assert keeper.recent() == ()
 
 
 def test_workers_of_all_connections_are_listed_to_both_apis(queue: tubes.Queue, face: Face) -> None:

@@ -33,6 +33,7 @@ from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
 from tubes.values.task import T
 from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of, check_call
+from tubes.values.timings import Durations, durations_of
 from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, WorkerInfo, infos_of
 
 if TYPE_CHECKING:
@@ -496,6 +497,16 @@ class AsyncQueueAdmin:
             part = await selection._part(scan, filters, PART, with_data=True)
             found |= {info.id: info for info in infos_of(part)}
         return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
+
+    async def durations(self) -> list[Durations]:
+        """Return how long tasks have waited and run during the last five minutes, by tube and function.
+
+        The running workers count it and report it every five seconds, without history in the store and without a call
+        per task; see `Durations`. Tasks that programs take themselves are not counted. Costs what `workers` costs.
+
+        `QueueAdmin.durations` shows an example.
+        """
+        return durations_of(await self.workers())
 
     async def _workers_tube(self) -> AsyncTube:
         return await self._hidden_tube(WORKERS, 2 * HEARTBEAT_TTL, kept=False)

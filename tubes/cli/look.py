@@ -27,6 +27,7 @@ from tubes.cli.show import (
     print_line,
     progress_of,
     result_of,
+    short_span,
     span,
     task_json,
     tasks_table,
@@ -36,6 +37,7 @@ from tubes.cli.show import (
 from tubes.errors import Facts, did_you_mean
 from tubes.metrics.spans import Spans
 from tubes.values.options import options_json
+from tubes.values.timings import Durations
 from tubes.values.worker_info import HeldTask, functions_of_no_worker
 
 _COUNTED = ("ready", "taken", "delayed", "buried", "done")
@@ -96,7 +98,8 @@ def stats(
 ) -> None:
     """Show statistics of tubes.
 
-    Without a name it prints a line for each tube. With a name it prints all counters of this tube.
+    Without a name it prints a line for each tube. With a name it prints all counters of this tube, and how long its
+    tasks have waited and run during the last five minutes, as its workers report.
     """
     if name is None and measure is not None:
         raise Stop("--measure needs the name of a TUBE", Exit.USAGE)
@@ -108,13 +111,16 @@ def stats(
                 raise library.TubeNotFound(name=name, hint=did_you_mean(name, overviews))
             overviews = {name: overviews[name]}
         if as_json_:
+            reported = _durations(queue)
             for tube, overview in overviews.items():
-                print_json(overview_json(tube, overview) | times)
+                own = {"durations": [dataclasses.asdict(one) for one in reported if one.tube == tube]}
+                print_json(overview_json(tube, overview) | times | own)
         elif name is None:
             console().print(_tubes_table(overviews))
         else:
             due = queue.tube(name).admin.due_histogram(_DUE_EDGES)
-            console().print(_tube_table(overviews[name], due, times))
+            durations = [one for one in _durations(queue) if one.tube == name]
+            console().print(_tube_table(overviews[name], due, times, durations))
 
 
 class _Times:
@@ -141,6 +147,13 @@ def _measure(tube: library.Tube, seconds: float) -> dict[str, dict[str, float | 
     time.sleep(seconds)
     tube.on_task_change(None)
     return {"waited": _summarize(times.waits), "held": _summarize(times.holds)}
+
+
+def _durations(queue: library.Queue) -> list[Durations]:
+    try:
+        return queue.admin.durations()
+    except library.TubesError:  # A folder has no workers, and this user may have no right to list them.
+        return []
 
 
 def _summarize(spans: array[float]) -> dict[str, float | None]:
@@ -199,7 +212,12 @@ def _tubes_table(overviews: dict[str, library.Overview]) -> Grid:
     return grid
 
 
-def _tube_table(overview: library.Overview, due: list[int], times: dict[str, dict[str, float | None]]) -> object:
+def _tube_table(
+    overview: library.Overview,
+    due: list[int],
+    times: dict[str, dict[str, float | None]],
+    durations: list[Durations],
+) -> object:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -222,6 +240,10 @@ def _tube_table(overview: library.Overview, due: list[int], times: dict[str, dic
     for what, spread in times.items():
         words = "  ".join(f"{name} {value:.3g}s" for name, value in spread.items() if name != "count" and value)
         table.add_row(text(what), text(f"{spread['count']} times  {words}"))
+    for one in durations:
+        for kind in ("wait", "run"):
+            words = "  ".join(f"{q} {short_span(getattr(one, f'{kind}_{q}'))}" for q in ("p50", "p95", "p99"))
+            table.add_row(text(f"{kind} of {one.function or 'its handler'}"), text(words))
     table.add_row(text("driver"), text(overview.driver))
     if overview.options is None:
         table.add_row(text("options"), text("cannot be read: see tubes check", "red"))

@@ -112,6 +112,11 @@ def span(seconds: float | None) -> str:
     raise AssertionError(seconds)
 
 
+def short_span(seconds: float | None) -> str:
+    """Format seconds like `span`, but less than a second in milliseconds: 1.2ms, 340ms."""
+    return f"{seconds * 1000:.2g}ms" if seconds is not None and seconds < 0.1 else span(seconds)
+
+
 def progress_of(progress: float | None, note: str | None) -> str:
     """Format the progress and the note of the last checkpoint of a task: 42 %  step 3 of 7."""
     return "  ".join(filter(None, ("" if progress is None else f"{progress:.0%}".replace("%", " %"), note)))

@@ -6,7 +6,11 @@ https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+
+from tubes.errors import CodecError
+from tubes.values.task_data import function_of
 
 if TYPE_CHECKING:
     from tubes.values.task import TaskView
@@ -21,6 +25,7 @@ ERROR_TYPE: Final = "error.type"
 #: Attributes that only tubes has, in the namespace that the conventions reserve for a system.
 UTUBE: Final = "messaging.tubes.utube"
 ATTEMPTS: Final = "messaging.tubes.attempts"
+FUNCTION: Final = "messaging.tubes.function"
 
 #: Operations of tubes, and their types in the conventions.
 OPERATIONS: Final = {
@@ -60,4 +65,8 @@ def task_attributes(task: TaskView) -> dict[str, str | int]:
     found: dict[str, str | int] = {MESSAGE_ID: str(task.id), ATTEMPTS: task.attempts}
     if task.utube is not None:
         found[UTUBE] = task.utube
+    with suppress(CodecError):
+        function = function_of(task.data)
+        if function is not None:
+            found[FUNCTION] = function
     return found

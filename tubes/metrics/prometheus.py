@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from tubes.sync import Queue, Tube
     from tubes.values.overview import FolderUsage, Overview
+    from tubes.values.timings import Durations
 
 #: The metrics of a scrape, by name.
 Families: TypeAlias = "dict[str, GaugeMetricFamily | CounterMetricFamily]"
@@ -60,6 +61,14 @@ _GAUGES: Final = {
     "tubes_throttled_lanes": ("Lanes in cooldown or blocked, or without their full burst.", ("tube",)),
     "tubes_oldest_ready_age_seconds": ("Seconds since the put of the oldest ready task; 0 without one.", ("tube",)),
     "tubes_due_lag_seconds": ("Seconds by which the oldest due event is overdue.", ("tube",)),
+    "tubes_worker_wait_seconds": (
+        "Quantiles of the seconds from the put of a task to its first attempt by a worker, of the last five minutes.",
+        ("tube", "function", "quantile"),
+    ),
+    "tubes_worker_run_seconds": (
+        "Quantiles of the seconds that handlers of workers took for an attempt, of the last five minutes.",
+        ("tube", "function", "quantile"),
+    ),
 }
 _COUNTERS: Final = {
     "tubes_folder_fsyncs_total": ("Fsyncs that the process of a folder has waited for.", ()),
@@ -82,6 +91,8 @@ NAMES: Final = (*_GAUGES, *_COUNTERS, *_TASK_METRICS)
 BUCKETS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
 #: The maximum number of reasons with a label of their own; further reasons count as "other".
 _MAX_REASONS: Final = 50
+#: The maximum number of functions of a scrape that have quantiles: those with the most attempts.
+_MAX_FUNCTIONS: Final = 100
 
 
 class Collector(Base):
@@ -142,6 +153,7 @@ class Collector(Base):
         self._pending_read: Future[Overviews] | None = None
         # Failed scrapes, and tubes that cannot be watched; the next scrape tries again.
         self._outage, self._listen_outage = Outage(), Outage()
+        self._durations: dict[str, list[Durations]] = {}
         self._wait, self._hold = (self._histogram(name) for name in ("tubes_wait_seconds", "tubes_hold_seconds"))
         description, labels = _TASK_METRICS["tubes_buried_total"]
         self._buried: Final = Counter("tubes_buried", description, (*self._label, *labels), registry=None)
@@ -169,6 +181,8 @@ class Collector(Base):
         families["tubes_look_seconds"].add_metric([], time.perf_counter() - started_at)
         for (namespace, name), overview in (overviews or {}).items():
             add_tube(families, (*self._values(namespace), name), overview)
+        for namespace, durations in self._durations.items() if overviews is not None else ():
+            add_durations(families, self._values(namespace), durations)
         if overviews is not None:
             add_folder(families, self._queue.admin.folder_usage)
         yield from families.values()
@@ -214,7 +228,14 @@ class Collector(Base):
             self._listen_outage.end()
         for key in self._watched.keys() - overviews.keys():
             del self._watched[key]
+        self._durations = {namespace: self._read_durations(queue) for namespace, queue in self._queues.items()}
         return overviews
+
+    def _read_durations(self, queue: Queue) -> list[Durations]:
+        try:
+            return queue.admin.durations()
+        except TubesError:  # A folder has no workers, and this user may have no right to list them.
+            return []
 
     def _find_namespaces(self) -> None:
         names = {"", *self._queue.admin.namespaces()}
@@ -303,6 +324,17 @@ def add_folder(families: Families, usage: FolderUsage | None) -> None:
         families["tubes_folder_checkpoint_time_seconds"].add_metric([], usage.checkpoint)
         families["tubes_folder_fsyncs_total"].add_metric([], usage.fsyncs)
         families["tubes_folder_fsync_seconds_total"].add_metric([], usage.fsync_seconds)
+
+
+def add_durations(families: Families, labels: tuple[str, ...], durations: list[Durations]) -> None:
+    """Add the quantiles of the durations that workers report."""
+    for one in sorted(durations, key=lambda one: -one.count)[:_MAX_FUNCTIONS]:
+        place = [*labels, one.tube, one.function or ""]
+        for kind in ("wait", "run"):
+            for q in (50, 95, 99):
+                seconds = getattr(one, f"{kind}_p{q}")
+                if seconds is not None:
+                    families[f"tubes_worker_{kind}_seconds"].add_metric([*place, str(q / 100)], seconds)
 
 
 def add_tube(families: Families, labels: tuple[str, ...], overview: Overview) -> None:

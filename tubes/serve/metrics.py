@@ -20,10 +20,11 @@ from starlette.types import Scope
 
 from tubes.backend.retry import Outage
 from tubes.errors import TubesError
-from tubes.metrics.prometheus import add_folder, add_tube, make_families
+from tubes.metrics.prometheus import add_durations, add_folder, add_tube, make_families
 from tubes.serve.namespaces import NO_NAMESPACE, limit_time
 from tubes.serve.service import Service
 from tubes.serve.tokens import Token
+from tubes.values.timings import Durations
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _REQUESTS: Final = ("tubes_http_requests_total", "Requests by the template of their path.")
@@ -109,14 +110,25 @@ class Metrics:
         families["tubes_look_seconds"].add_metric([], time.perf_counter() - started_at)
         add_folder(families, namespaces.root.admin.folder_usage)
 
+        durations = {space: await self._read_durations(token, space) for space in overviews}
+
         def render() -> bytes:
             for space, tubes in overviews.items():
                 for name, overview in tubes.items():
                     add_tube(families, ("" if space == NO_NAMESPACE else space, name), overview)
+                add_durations(families, ("" if space == NO_NAMESPACE else space,), durations[space])
             return _render(families.values())
 
         # In a thread: 10,000 tubes have 250,000 lines.
         return await asyncio.to_thread(render)
+
+    async def _read_durations(self, token: Token, space: str) -> list[Durations]:
+        async with self._service.namespaces.visit(space) as opened:
+            try:
+                found = await limit_time(opened.queue, opened.queue.admin.durations(), _TIMEOUT)
+            except TubesError:  # A folder has no workers, and the service may have no right to list them.
+                return []
+        return [one for one in found if token.may("look", space, one.tube)]
 
     def _collect_requests(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(*_REQUESTS, labels=("route", "method", "status"))

@@ -32,6 +32,7 @@ from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
 from tubes.values.task import T
 from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of, check_call
+from tubes.values.timings import Durations, durations_of
 from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, WorkerInfo, infos_of
 
 if TYPE_CHECKING:
@@ -518,6 +519,19 @@ class QueueAdmin:
             part = selection._part(scan, filters, PART, with_data=True)
             found |= {info.id: info for info in infos_of(part)}
         return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
+
+    def durations(self) -> list[Durations]:
+        """Return how long tasks have waited and run during the last five minutes, by tube and function.
+
+        The running workers count it and report it every five seconds, without history in the store and without a call
+        per task; see `Durations`. Tasks that programs take themselves are not counted. Costs what `workers` costs.
+
+        >>> import tubes
+        >>> with tubes.connect() as queue:
+        ...     [(one.tube, one.function, one.wait_p95, one.run_p95) for one in queue.admin.durations()]
+        []
+        """
+        return durations_of(self.workers())
 
     def _workers_tube(self) -> Tube:
         return self._hidden_tube(WORKERS, 2 * HEARTBEAT_TTL, kept=False)

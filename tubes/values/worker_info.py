@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.options import integer
 from tubes.errors import CodecError
+from tubes.values.timings import Sketch, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -114,6 +115,8 @@ class WorkerInfo:
     #: The functions that tasks have called during the last minute and that it does not have, at most 500. See
     #: `functions_of_no_worker`.
     unknown: tuple[UnknownFunction, ...] = ()
+    #: How long its tasks have waited and run during the last five minutes: see `QueueAdmin.durations`.
+    timings: tuple[Timings, ...] = ()
 
     @property
     def concurrency(self) -> int:
@@ -188,6 +191,15 @@ def info_of(fields: Any, seen: float) -> WorkerInfo | None:
                 for one in fields.get("schedules", ())
             ),
             unknown=tuple(UnknownFunction(_text(one["tube"]), _text(one["name"])) for one in fields.get("unknown", ())),
+            timings=tuple(
+                Timings(
+                    _text(one["tube"]),
+                    None if one["function"] is None else _text(one["function"]),
+                    _sketch(one["wait"]),
+                    _sketch(one["run"]),
+                )
+                for one in fields.get("timings", ())
+            ),
             **{name: integer(name, fields.get(name, 0)) for name in ("in_hand", "acked", "released", "buried", "lost")},
         )
     except (TypeError, ValueError, KeyError, AttributeError):
@@ -198,6 +210,11 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
+
+
+def _sketch(value: dict[Any, Any]) -> Sketch:
+    # JSON makes texts of the numbers of the buckets.
+    return {integer("bucket", int(bucket)): integer("count", count) for bucket, count in value.items()}
 
 
 def _time(value: object) -> float:

@@ -59,7 +59,9 @@ from tubes.worker.outcomes import (
 )
 from tubes.worker.presence import Presence
 from tubes.worker.processes import Processes
+from tubes.worker.routes import UNKNOWN
 from tubes.worker.scheduler import Scheduler
+from tubes.worker.timekeeping import Timekeeper
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
@@ -118,6 +120,7 @@ class Run:
         self._checks: Final[set[asyncio.Task[None]]] = set()
         self._changed: Final = asyncio.Event()
         self._scheduler: Final = Scheduler(connections.queue)
+        self._timekeeper: Final = Timekeeper()
         self._presence: Final = Presence(connections.threads, self._describe)
 
     def follow(self, routes: dict[Route, int]) -> None:
@@ -268,6 +271,8 @@ class Run:
                 verdict = await self._scheduler.put_next_or_skip(entry.task, target.schedule, target.options)
             if verdict is None:
                 verdict = target.delay_retry(entry.task, await self._handling.handle(entry))
+                if target is not UNKNOWN:
+                    self._note_times(entry)
             if _says_cancelled(verdict, entry.task):
                 entry.verdict = verdict  # The handler has ended: a report of the loss has nothing to cancel.
                 # The handler may have cancelled its own task.
@@ -294,6 +299,15 @@ class Run:
             await self._finish(entry, verdict)
         except BaseException as error:
             self._recover(entry, error)
+
+    def _note_times(self, entry: InFlight) -> None:
+        """Count how long a task has waited and how long its handler took."""
+        task, run = entry.task, time.monotonic() - entry.started_at
+        wait: float | None = None
+        if task.attempts == 1:
+            begin = self._scheduler.time_of(task) if entry.target.schedule is not None else task.created
+            wait = max(connection_of(self._connections.queue).micros() / SECOND - run - begin, 0.0)
+        self._timekeeper.record(task.tube, entry.target.called, wait, run)
 
     async def _finish(self, entry: InFlight, verdict: Verdict) -> None:
         """Reply to the caller and finish the task, after its handler has ended."""
@@ -449,6 +463,7 @@ class Run:
             lost=summary.lost,
             stopping=self._lifetime.is_stopping,
             schedules=self._scheduler.describe(),
+            timings=self._timekeeper.recent(),
             unknown=tuple(starmap(UnknownFunction, self._handling.unknown.recent()[:MAX_LISTED_FUNCTIONS])),
         )
 

@@ -129,6 +129,12 @@ class Scheduler:
         log.info("%r is not called for %s: a later call is due", name, _format_time(moment))
         return Verdict("ack")
 
+    def time_of(self, task: AsyncTask) -> float:
+        """Return the time for which an occurrence was planned; of another task, the time of its put."""
+        data: Any = task.data
+        at = data.get("at") if isinstance(data, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return at if isinstance(at, float) else task.created
+
     def note_end(self, task: AsyncTask, result: str | None) -> None:
         """Note how the task of a schedule has ended; None: unknown."""
         data: Any = task.data

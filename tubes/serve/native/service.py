@@ -158,7 +158,8 @@ async def _read_workers(call: Call) -> bytes:
         held += tasks
         schedules = [dataclasses.asdict(one) for one in info.schedules if call.may("look", one.tube)]
         facts = {"handlers": handlers, "tasks": [task for _, task in tasks], "schedules": schedules}
-        workers.append({name: value for name, value in dataclasses.asdict(info).items() if name != "unknown"} | facts)
+        own = dataclasses.asdict(dataclasses.replace(info, unknown=(), timings=()))
+        workers.append({name: own[name] for name in _WORKER["properties"]} | facts)
     held.sort(key=lambda one: one[0].since)
     await asyncio.gather(*(_add_progress(call, *one) for one in held[:_MAX_PROGRESS]))
     unknown = [dataclasses.asdict(one) for one in functions_of_no_worker(infos) if call.may("look", one.tube)]
@@ -171,6 +172,37 @@ async def _add_progress(call: Call, task: HeldTask, facts: Facts) -> None:
     except TubesError:  # It has ended, or its tube was dropped.
         return
     facts |= {"progress": seen.progress, "note": seen.note}
+
+
+_DURATIONS: Final = schemas.object_schema(
+    {
+        "tube": schemas.TEXT,
+        "function": _NULLABLE_TEXT,
+        "count": schemas.INTEGER,
+        **{f"{kind}_p{q}": schemas.nullable(schemas.SECONDS) for kind in ("wait", "run") for q in (50, 95, 99)},
+    }
+)
+
+
+@operation(
+    "GET",
+    "/durations",
+    "look",
+    replies={200: schemas.object_schema({"durations": schemas.list_schema(_DURATIONS)})},
+)
+async def list_durations(call: Call) -> bytes:
+    """List how long tasks have waited and run during the last five minutes, as `QueueAdmin.durations` does.
+
+    The running workers of the namespace report it, for tubes that the token may see. `function` is null for handlers
+    that get the task itself.
+    """
+    key = ("durations", call.token.grants)
+    return await call.service.recent.get(call.space.name, key, lambda: _read_durations(call))
+
+
+async def _read_durations(call: Call) -> bytes:
+    found = await limit_time(call.space.queue, call.space.queue.admin.durations())
+    return encode_reply({"durations": [dataclasses.asdict(one) for one in found if call.may("look", one.tube)]})
 
 
 @operation(

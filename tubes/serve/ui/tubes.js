@@ -94,11 +94,22 @@ function openCreate(namespace) {
 const EDGES = [1, 10, 60, 600, 3600, 86400];
 const EDGE_LABELS = [...EDGES.map((edge) => `within ${span(edge)}`), "later"];
 
+const QUANTILES = ["wait", "run"].flatMap((kind) => ["p50", "p95", "p99"].map((q) => [kind, q]));
+const DURATIONS = [
+  ["Function"], ["Attempts", "number"], ...QUANTILES.map(([kind, q]) => [`${kind === "wait" ? "Wait" : "Run"} ${q}`, "number"]),
+];
+
+const Duration = (one) => html`<tr key=${one.function}>
+  <th scope="row">${one.function === null ? "handler of the tube" : html`<${Text} of=${one.function} limit=${80} />`}</th>
+  <td class="number">${count(one.count)}</td>
+  ${QUANTILES.map(([kind, q]) => html`<td class="number">${span(one[`${kind}_${q}`])}</td>`)}</tr>`;
+
 export function Tube({ namespace, name, tube }) {
   const segments = [namespace, "tubes", name];
   const state = useGet([...segments, "history"]);
   // This count may read many tasks.
   const due = useGet([...segments, "due"], { edges: EDGES.join() }, minutes);
+  const durations = (useGet([namespace, "durations"]).data?.durations ?? []).filter((one) => one.tube === name);
   const { tasks, calls, options } = tube;
   const link = (section, query) => ({ to: [...segments, section], query });
   const card = (each) => html`<${Card} label=${each} value=${count(tasks[each])} kind=${tasks[each] ? each : ""}
@@ -117,7 +128,9 @@ export function Tube({ namespace, name, tube }) {
       <section><h2>Options</h2><dl class="facts">
         ${facts([["driver", tube.driver], ...Object.entries(options).map(([option, value]) => [option, JSON.stringify(value)])])}
       </dl></section>
-    </div><p class="muted">Calls since the tube was created: ${
+    </div>${durations.length > 0 && html`<${Table} caption="Waiting and run times of the last five minutes"
+      columns=${DURATIONS} rows=${durations.map(Duration)} />`}
+    <p class="muted">Calls since the tube was created: ${
       Object.entries(calls).map(([call, number]) => `${call} ${count(number)}`).join(", ")}</p>`;
 }
 

@@ -1,0 +1,110 @@
+"""How long tasks wait and run: sketches that workers count and publish, and their quantiles.
+
+A sketch counts durations in buckets whose bounds grow by a constant factor, so each quantile has a bounded relative
+error, and sketches of several workers can be added. This is DDSketch (Masson, Rim and Lee, 2019,
+https://arxiv.org/abs/1908.10693) without its limit on buckets, since the range of durations bounds their number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tubes.values.worker_info import WorkerInfo
+
+#: Seconds over which a worker counts durations.
+TIMINGS_SPAN: Final = 300.0
+#: The maximal number of pairs of tube and function whose timings a worker lists.
+MAX_LISTED_TIMINGS: Final = 100
+#: The bounds of the buckets grow by this factor, so a quantile is wrong by 5 % at most.
+_LOG_GROWTH: Final = math.log(1.1)
+#: The upper bound of the first bucket in seconds, and the number of buckets: the last one begins at 11 days.
+_SHORTEST: Final = 1e-4
+_BUCKETS: Final = 242
+
+#: The number of durations in each bucket.
+Sketch = dict[int, int]
+
+
+def add_duration(sketch: Sketch, seconds: float) -> None:
+    """Count a duration.
+
+    >>> sketch = {}
+    >>> for seconds in range(1, 101):
+    ...     add_duration(sketch, seconds)
+    >>> [round(quantile(sketch, q)) for q in (0.5, 0.95, 0.99)]
+    [50, 95, 100]
+    """
+    bucket = 0 if seconds <= _SHORTEST else min(math.ceil(math.log(seconds / _SHORTEST) / _LOG_GROWTH), _BUCKETS - 1)
+    sketch[bucket] = sketch.get(bucket, 0) + 1
+
+
+def add_sketch(sketch: Sketch, other: Mapping[int, int]) -> None:
+    """Add the counts of another sketch."""
+    for bucket, count in other.items():
+        sketch[bucket] = sketch.get(bucket, 0) + count
+
+
+def quantile(sketch: Mapping[int, int], q: float) -> float | None:
+    """Return the duration in seconds below which this fraction lies, within 5 %; None for an empty sketch."""
+    left = q * sum(sketch.values())
+    for bucket in sorted(sketch):
+        left -= sketch[bucket]
+        if left <= 0:
+            return math.exp((bucket - 0.5) * _LOG_GROWTH) * _SHORTEST
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """The sketches of one worker for one tube and function. `function`: None for the handler of a tube."""
+
+    tube: str
+    function: str | None
+    wait: Sketch
+    run: Sketch
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """How long the tasks of a tube, or of one of its functions, have waited and run during the last five minutes.
+
+    >>> Durations("tasks", "resize", count=2, wait_p50=0.01, run_p50=1.5).run_p50
+    1.5
+    """
+
+    tube: str
+    #: None for tasks whose handler gets the task itself.
+    function: str | None
+    #: The number of attempts that have ended.
+    count: int = 0
+    #: Seconds from the put of a task, or from the time of its schedule, to its first attempt; a delay counts as well.
+    wait_p50: float | None = None
+    wait_p95: float | None = None
+    wait_p99: float | None = None
+    #: Seconds that handlers took for an attempt.
+    run_p50: float | None = None
+    run_p95: float | None = None
+    run_p99: float | None = None
+
+
+def durations_of(workers: Iterable[WorkerInfo]) -> list[Durations]:
+    """Return the durations that these workers have counted together, by tube and function."""
+    found: dict[tuple[str, str | None], tuple[Sketch, Sketch]] = {}
+    for worker in workers:
+        for one in worker.timings:
+            wait, run = found.setdefault((one.tube, one.function), ({}, {}))
+            add_sketch(wait, one.wait)
+            add_sketch(run, one.run)
+    return [
+        Durations(
+            *place,
+            sum(run.values()),
+            *(quantile(wait, q) for q in (0.5, 0.95, 0.99)),
+            *(quantile(run, q) for q in (0.5, 0.95, 0.99)),
+        )
+        for place, (wait, run) in sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or ""))
+    ]
