@@ -25,6 +25,7 @@ import tubes
 from tests.contract.bench import eventually
 from tests.support.rights import users_of
 from tests.support.taking import take_task
+from tubes import task_data
 from tubes.cli.app import app
 from tubes.cli.exits import Exit
 from tubes.cli.show import span
@@ -334,6 +335,22 @@ def test_options_select_tasks_to_show(shell: Shell, dead_letters: tubes.Tube) ->
     assert "of at most 256 characters" in shell("kick", "mail", "--contains", "b" * 257, code=Exit.USAGE).stderr
     message = shell("peek", "mail", "--contains", '"to": "bob"', code=Exit.NOTHING).stderr
     assert message.endswith("searches the data as stored: JSON without spaces after its commas and colons\n")
+
+
+def test_tasks_are_shown_and_selected_by_function(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "utubettl")
+    tube.put(task_data("send", "ann", text="resize")).bury("late")
+    tube.put(task_data("resize", "a.png")).bury("late")
+    tube.put("resize").bury("late")
+    for command in ("peek", "buried"):
+        assert [task["id"] for task in shell.json(command, "mail", "--function", "resize")] == [1]
+        lines = shell.lines(command, "mail")
+        column = lines[0].index("function")
+        assert [line[column:].split("  ")[0].strip() for line in lines[1:4]] == ["send", "resize", ""]
+    assert "function" not in shell.lines("peek", "mail", 2)[0]
+    assert shell.json("kick", "mail", "--function", "resize") == [{"tube": "mail", "kicked": 1}]
+    assert shell.lines("delete", "mail", "--function", "send") == ["1"]
+    shell("delete", "mail", "--function", "send", code=Exit.NOTHING)
 
 
 def test_options_select_tasks_to_change(shell: Shell, queue: tubes.Queue, dead_letters: tubes.Tube) -> None:

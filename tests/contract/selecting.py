@@ -11,7 +11,7 @@ import pytest
 
 from tests.contract.bench import Bench, lacks, needs
 from tests.contract.faces import SyncFace
-from tubes import InvalidOption, OptionNotSupported, Task, TaskNotTaken
+from tubes import InvalidOption, OptionNotSupported, Task, TaskNotTaken, task_data
 from tubes.backend.selecting import Scan
 
 if TYPE_CHECKING:
@@ -134,6 +134,30 @@ class Selections(Bench):
         assert self.selected(contains="ë") == [tasks[2].id]
         assert self.selected("buried", contains="ann") == []
         assert self.selected(contains="a.n") == []
+
+    def test_selection_filters_by_function(self) -> None:
+        names = ("resize", "resize", "resized", 'größe "😀"\\')
+        tasks = [self.put(task_data(name, number)) for number, name in enumerate(names)]
+        for data in ("resize", ["task", "resize"], {"args": [{"task": "resize"}]}, {"task": ["resize"]}, None, 5):
+            self.put(data)
+        self.put({"task": "mail", "args": ["resize", {"task": "resize"}]})
+        assert self.selected(function="resize") == ids(tasks[:2])
+        assert self.selected(function="resized") == [tasks[2].id]
+        assert self.selected(function=names[3]) == [tasks[3].id]
+        assert self.selected(function="task") == self.selected("buried", function="resize") == []
+        assert self.tube.select(function="resize", limit=1).bury() == 1
+        assert self.tube.select(function="resize").kick() == 1
+        assert self.tube.select(function="resize").move_to(self.create("other")) == 2
+        assert self.tube.select(function="mail").cancel() == self.tube.select(function="resized").delete() == 1
+        assert self.tube.select().count() == 7
+
+    def test_selection_filters_done_and_taken_tasks_by_function(self) -> None:
+        task = self.put(task_data("resize"), keep_done=10, key="key")
+        assert self.selected(function="resize", key="key") == [task.id]
+        taken = self.take()
+        assert self.selected("taken", function="resize") == [task.id]
+        taken.ack()
+        assert (self.selected("done", function="resize"), self.selected("done", function="size")) == ([task.id], [])
 
     def test_selection_filters_by_age_attempts_and_key(self) -> None:
         old = self.put("old", key="old")

@@ -76,6 +76,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _of(_FIFO_ON_REDIS, "selection_filters_by_reason_and_its_kind"),
     ),
     Mutant(
+        "selection by function on a server reads nested calls",
+        "drivers/lua/reads.lua",
+        "return reads and type(data) == 'table' and data.task == name",
+        "return reads and type(data) == 'table'",
+        _of(_FIFO_ON_REDIS, "selection_filters_by_function"),
+    ),
+    Mutant(
         "capacity admits one more task",
         "drivers/engine.py",
         "len(self.tasks) + count <= self.capacity",

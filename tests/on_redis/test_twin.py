@@ -229,6 +229,7 @@ class Twins:
         """Return random filters of a selection."""
         known: dict[str, tuple[Any, ...]] = {
             "attempts": (1, 2), "older_than": (0.5, 2), "contains": ('"n":1', "ated"), "key": ("k", "ü" * 300),
+            "function": ("mail", "send"),
         }  # fmt: skip
         if state in (None, "buried", "done"):
             known["reason"] = ("why not", "none", "max_attempts: ttr", "ü" * 60, "odd")
@@ -284,7 +285,8 @@ class Twins:
         if method == "put":
             options = self.options()
             self.puts += 1
-            self.same(lambda side: side.of(worker).put({"n": self.puts}, **options))
+            data = {"n": self.puts, "task": ("mail", "send", "mails")[self.puts % 3]}
+            self.same(lambda side: side.of(worker).put(data, **options))
         elif method == "take":
             ttr = self.pick(None, None, 0, 0.5, 2)
             self.same(lambda side: side.of(worker).take(0, ttr=ttr), takes=True)

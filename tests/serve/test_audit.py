@@ -78,18 +78,19 @@ async def test_each_change_is_recorded_without_data_and_shown_newest_first(place
     async with service(place, tokens) as http:
         await http.change("PUT", "mail", driver="utubettl")
         for data in ("secret one", "secret two", "secret three"):
-            await http.change("POST", "mail/tasks", data=data, utube="a")
+            await http.change("POST", "mail/tasks", data={"task": "f", "args": [data]}, utube="a")
         await http.change("PATCH", "mail/tasks/0", data="secret new", pri=3)
         await http.change("POST", "mail/lanes/a/block", seconds=9, reason="429")
         await http.change("POST", "mail/select", action="count", contains="secret")
-        await http.change("POST", "mail/select", action="bury", contains="secret t", **{"with": {"reason": "x" * 900}})
+        why = {"reason": "x" * 900}
+        await http.change("POST", "mail/select", action="bury", contains="secret t", function="f", **{"with": why})
         await http.change("DELETE", "mail/tasks/0?state=ready")
         assert (await http.delete("/v1/shop/tubes/mail/tasks/77")).status_code == 404
         assert (await http.post("/v1/shop/tubes/mail/tasks/1/kick", json={"nix": 1})).status_code == 400
         await http.change("DELETE", "mail?force=1")
         changes = await http.changes()
         long = '{"reason": "' + "x" * 488 + "..."
-        bury = {"contains": "...", "action": "bury", "with": long}
+        bury = {"contains": "...", "function": "f", "action": "bury", "with": long}
         assert summary(changes) == [
             ("drop_tube", "mail", None, None, {"force": "1"}, 2),
             ("delete_task", "mail", 0, None, {"state": "ready"}, None),

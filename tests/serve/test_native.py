@@ -738,6 +738,15 @@ def test_filtered_list_is_paged_in_its_order(http: httpx.Client, driver: str) ->
     assert problem(http.get("/tubes/many/tasks?state=buried&after=999")) == (404, "task-not-found")
 
 
+def test_tasks_are_selected_by_function(http: httpx.Client) -> None:
+    for data in ({"task": "resize", "args": [1]}, {"task": "mail", "args": ["resize"]}, "resize"):
+        put(http, data)
+    found = http.get("/tubes/mail/tasks?function=resize").json()["tasks"]
+    assert [task["data"] for task in found] == [{"task": "resize", "args": [1]}]
+    assert select(http, "bury", function="resize") == select(http, "count", state="buried") == 1
+    assert problem(http.get(f"/tubes/mail/tasks?function={'a' * 257}"))[0] == 400
+
+
 def test_selection_of_missing_tube_is_not_found(http: httpx.Client) -> None:
     for path, body in (("nope", {}), ("mail", {"with": {"to": "nope"}})):
         reply = http.post(f"/tubes/{path}/select", json={"action": "move", "with": {"to": "mail"}} | body)

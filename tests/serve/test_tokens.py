@@ -95,6 +95,7 @@ def test_token_allows_only_granted_requests(guarded: Served, tokens: Tokens) -> 
         for one, body, code in (
             *((boss, bury | {"state": "ready"}, 200), (boss, move, 200), (boss, bury | {"contains": "secret"}, 403)),
             *((boss, count, 403), (maker, count | {"contains": "secret"}, 200), (maker, bury, 403)),
+            *((boss, bury | {"function": "f"}, 403), (maker, count | {"function": "f"}, 200)),
             *((worker, count, 403), (worker, bury, 403)),
         ):
             assert one.post(select, json=body).status_code == code, (body, code)

@@ -786,6 +786,7 @@ class AsyncTube(Generic[T, R]):
         *,
         reason: str | None = None,
         contains: str | bytes | None = None,
+        function: str | None = None,
         lane: str | None = None,
         key: str | None = None,
         older_than: Seconds | None = None,
@@ -803,6 +804,9 @@ class AsyncTube(Generic[T, R]):
         `state="done"`: tasks that had it when they ended.
         `contains`: a text or bytes in the encoded data, such as a part of their JSON, of at most 256 characters or
         bytes. In memory without a codec it is searched in their JSON, or in their `repr` if they have none.
+        `function`: tasks that call the task function with this name: the member `task` of their data. In memory their
+        data are decoded with the codec; on a server they must be JSON or MessagePack. O(n) of the size of the data, as
+        for `contains`.
         `lane`, `key`: tasks in this lane, the task with this key.
         `older_than`: tasks that were put at least these seconds ago.
         `attempts`: tasks that were taken at least this often.
@@ -814,7 +818,9 @@ class AsyncTube(Generic[T, R]):
         `Tube.select` shows an example.
         """
         driver = self.driver
-        filters = check_filters(driver, state, reason, contains, lane, key, older_than, attempts, newest_first, limit)
+        filters = check_filters(
+            driver, state, reason, contains, function, lane, key, older_than, attempts, newest_first, limit
+        )
         return AsyncSelection(self._port, filters)
 
     async def on_task_change(

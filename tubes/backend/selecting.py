@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tubes.drivers.entry import Extras
     from tubes.values.task import F
 
-#: The maximum length of `contains`: a server may compare all of it at each byte of the data.
+#: The maximum length of `contains` and `function`: a server may compare all of it at each byte of the data.
 MAX_CONTAINS: Final = 256
 #: Tasks per part: a part takes a few milliseconds.
 PART: Final = 250
@@ -59,6 +59,7 @@ class Filters(NamedTuple):
     state: State | None
     reason: str | None
     contains: bytes | None
+    function: str | None
     lane: str | None
     key: str | None
     older_than: int | None
@@ -67,7 +68,7 @@ class Filters(NamedTuple):
     limit: int | None
 
     def accepts(self, task: _Facts, now: int) -> bool:
-        """Return True if a task passes the filters, except its state and `contains`."""
+        """Return True if a task passes the filters, except its state and those of its data."""
         extras = task.extras
         if task.attempts < self.attempts or (self.older_than is not None and now - task.created < self.older_than):
             return False
@@ -122,6 +123,7 @@ def check_filters(
     state: object,
     reason: object,
     contains: object,
+    function: object,
     lane: object,
     key: object,
     older_than: object,
@@ -140,6 +142,7 @@ def check_filters(
         wanted,
         why,
         None if contains is None else _check_part(contains),
+        None if function is None else _check_function(function),
         None if lane is None else lane_of(driver, lane),
         None if key is None else text("key", key),
         None if older_than is None else micros("older_than", older_than),
@@ -163,6 +166,12 @@ def _check_part(contains: object) -> bytes:
         return contains.encode("utf-8", "surrogatepass") if isinstance(contains, str) else bytes(contains)
     rule = f"must be a text or bytes, not empty, of at most {MAX_CONTAINS} characters or bytes"
     raise InvalidOption(option="contains", value=contains, rule=rule)
+
+
+def _check_function(function: object) -> str:
+    if len(name := text("function", function)) > MAX_CONTAINS:
+        raise InvalidOption(option="function", value=function, rule=f"must have at most {MAX_CONTAINS} characters")
+    return name
 
 
 def narrowed(filters: Filters, act: str) -> Filters:
@@ -210,7 +219,7 @@ def part_size(filters: Filters, done: int) -> int:
     With filters a part may find few tasks, so its size does not depend on the limit.
     """
     left = remaining(filters, done)
-    if left is None or (left and any(filters[1:7])):
+    if left is None or (left and any(filters[1:8])):
         return PART
     return min(PART, left)
 

@@ -144,6 +144,9 @@ _FILTERS: dict[str, object] = {
     "contains": Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only tasks with this text in their data, as it is stored.")
     ],
+    "function": Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only tasks that call the task function with this name.")
+    ],
     "lane": Annotated[str | None, typer.Option(help="Only tasks in this lane.", autocompletion=complete_lanes)],
     "key": Annotated[str | None, typer.Option(help="Only the task with this key.")],
     "older_than": Annotated[

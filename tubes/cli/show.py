@@ -17,6 +17,7 @@ from typing_extensions import override
 import tubes
 from tubes.cli.columns import Column, Grid
 from tubes.cli.streams import printable, to_json
+from tubes.values.task_data import function_of
 
 #: The colours of the states in tables.
 COLORS = {"ready": "green", "taken": "cyan", "delayed": "yellow", "buried": "red"}
@@ -145,6 +146,7 @@ _MOVES = Column("moves", drop_order=1)
 _WHY = Column("why", min_width=12)
 _RESULT = Column("result", min_width=12)
 _PROGRESS = Column("progress", min_width=8)
+_FUNCTION = Column("function", min_width=8, drop_order=7)
 _DATA = Column("data", min_width=12)
 
 
@@ -153,17 +155,20 @@ def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Grid:
     rows = list(tasks)
     results = any(task.ended is not None for task in rows)
     steps = any(progress_of(task.progress, task.note) for task in rows)
-    extra = (*([_RESULT] if results else ()), *([_PROGRESS] if steps else ()))
+    known = [data_of(task) for task in rows]
+    functions = [function_of(one.get("data")) for one in known]
+    extra = (*([_FUNCTION] if any(functions) else ()), *([_RESULT] if results else ()), *([_PROGRESS] if steps else ()))
     moves = () if reasons or results else (_MOVES,)
     whys = (_WHY,) if reasons or results or any(task.reason for task in rows) else ()
     grid = Grid((*_TASKS, *moves, *whys, *extra, _DATA))
-    for task in rows:
+    for task, data, function in zip(rows, known, functions, strict=True):
         state = str(task.state)
         attempts = f"{task.attempts}/{task.max_attempts}" if task.max_attempts else task.attempts
         move = (moment(task.due, now),) if moves else ()
         why = (": ".join(filter(None, (task.why, task.reason))),) if whys else ()
         result = (words_of(result_of(partial(getattr, task, "result"))),) if results else ()
         step = (progress_of(task.progress, task.note),) if steps else ()
-        facts = (task.pri, task.utube, attempts, span(now - task.created), *move, *why, *result, *step)
-        grid.add_row(text(task.id), text(state, COLORS.get(state, "")), *map(text, (*facts, words_of(data_of(task)))))
+        call = (function,) if any(functions) else ()
+        facts = (task.pri, task.utube, attempts, span(now - task.created), *move, *why, *call, *result, *step)
+        grid.add_row(text(task.id), text(state, COLORS.get(state, "")), *map(text, (*facts, words_of(data))))
     return grid

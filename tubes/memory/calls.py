@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 #: The maximum number of tasks that one call moves to another tube.
 _RELAYED: Final = 250
-_BURIED: Final = Filters(State.BURIED, None, None, None, None, None, 0, False, None)
+_BURIED: Final = Filters(State.BURIED, None, None, None, None, None, None, 0, False, None)
 
 
 class CallPort(MemoryPort[F]):
@@ -464,7 +464,7 @@ class CallPort(MemoryPort[F]):
         scan, found = Scan(_BURIED), Counter[str]()
 
         def act(now: int) -> bool:
-            tasks = selecting.select(self._engine, now, _BURIED, scan, PART, encoded=True)
+            tasks = selecting.select(self._engine, now, _BURIED, scan, PART, self.codec)
             found.update(kind_of(None if task.extras is None else task.extras.reason) for task in tasks)
             return not scan.ended
 
@@ -583,7 +583,7 @@ class CallPort(MemoryPort[F]):
         """Return the next part of a selection: tasks, or the `Seen` of each without `with_data`."""
 
         def act(now: int) -> list[object]:
-            found = selecting.select(self._engine, now, filters, scan, most, encoded=self.codec is not None)
+            found = selecting.select(self._engine, now, filters, scan, most, self.codec)
             return [self.show(task) for task in found] if with_data else [selecting.see(task) for task in found]
 
         return self._do(act)

@@ -15,12 +15,14 @@ from tubes.drivers.engine import DUE_PART
 from tubes.drivers.lists import START, Place, count_unordered, is_by_id, tasks_after
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND
+from tubes.values.task_data import calls_function
 
 if TYPE_CHECKING:
     from tubes.backend.selecting import Filters, Scan, Seen
     from tubes.drivers.done import Done
     from tubes.drivers.engine import Engine
     from tubes.drivers.entry import Entry, Hold
+    from tubes.values.codecs import Codec
 
 T = TypeVar("T")
 
@@ -31,21 +33,26 @@ _BYTES: Final = 1_000_000
 _ACTS: Final = {"kick": "kick_task", "release": "release", "bury": "bury", "delete": "delete", "cancel": "cancel"}
 
 
-def select(engine: Engine, now: int, filters: Filters, scan: Scan, most: int, *, encoded: bool) -> list[Entry | Done]:
-    """Return the next part of a selection: at most `most` tasks, perhaps none. `encoded`: data are bytes."""
+def select(
+    engine: Engine, now: int, filters: Filters, scan: Scan, most: int, codec: Codec | None
+) -> list[Entry | Done]:
+    """Return the next part of a selection: at most `most` tasks, perhaps none. `codec`: that of their data, if any."""
     if scan.bound is None:
         scan.bound = engine.next_id
     state, bound = filters.state, scan.bound
-    is_large = filters.contains is not None and not encoded
+    is_large = filters.contains is not None and codec is None
     found: list[Entry | Done] = []
     size = 0
     for looks, task in enumerate(_remaining(engine, now, filters, scan), 1):
         if task is not None and task.id < bound and (state is None or task.state is state):
             is_found = filters.accepts(task, now)
             if is_found and filters.contains is not None:
-                data: bytes = task.data if encoded else encoded_data(task.data)
+                data: bytes = encoded_data(task.data) if codec is None else task.data
                 size += len(data)
                 is_found = filters.contains in data
+            if is_found and filters.function is not None:
+                size += 0 if codec is None else len(task.data)
+                is_found = calls_function(task.data, filters.function, codec)
             if is_found and scan.is_new(task.id):
                 found.append(task)
         if len(found) >= most or looks >= (_LOOKS // 4 if is_large else _LOOKS) or size > _BYTES:

@@ -13,7 +13,7 @@ from typing import Any, Final, ParamSpec, cast, overload
 from tubes.drivers.backoff import Backoff
 from tubes.drivers.options import OF_TASKS, flag, text
 from tubes.errors import InvalidOption, cut
-from tubes.values.codecs import JsonCodec, encode
+from tubes.values.codecs import Codec, JsonCodec, RawCodec, encode
 from tubes.values.options import PutOptions, TubeOptions
 
 P = ParamSpec("P")
@@ -216,6 +216,20 @@ def function_of(data: object) -> str | None:
         if isinstance(name, str) and fields.keys() <= _MEMBERS:
             return name
     return None
+
+
+def calls_function(data: Any, name: str, codec: Codec | None) -> bool:
+    """Return True if data, encoded by `codec` if there is one, call the function. Raw data may be JSON."""
+    if type(codec) in (JsonCodec, RawCodec):
+        codec = _JSON
+    # JSON without backslashes contains its strings as they are.
+    if codec is _JSON and name.encode("utf-8", "surrogatepass") not in data and b"\\" not in data:
+        return False
+    try:
+        found = data if codec is None else codec.decode(data)
+        return isinstance(found, Mapping) and bool(cast("Mapping[object, object]", found).get("task") == name)
+    except Exception:  # Codecs and mappings of the program may raise anything.
+        return False
 
 
 def read(data: object) -> tuple[str, list[object], dict[str, object]]:

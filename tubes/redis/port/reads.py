@@ -250,6 +250,7 @@ def _filter_word(filters: Filters, bound: int | None, *, with_data: bool) -> byt
             encode_text(filters.reason or ""),
             filters.contains or b"",
             "" if with_data else "1",
+            encode_text(filters.function or ""),
         )
     )
 

@@ -115,6 +115,11 @@ FILTERS: Final[Fields] = {
         "maxLength": MAX_CONTAINS,
         "description": "Tasks whose stored data, such as JSON, contains this text.",
     },
+    "function": {
+        **NONEMPTY,
+        "maxLength": MAX_CONTAINS,
+        "description": "Tasks that call the task function with this name: the member `task` of their data.",
+    },
     "lane": {**TEXT, "description": "Tasks in this lane."},
     "key": {**NONEMPTY, "description": "The task with this key."},
     "older_than": {**SECONDS, "description": "Tasks that were put at least this many seconds ago."},

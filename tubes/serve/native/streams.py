@@ -342,14 +342,15 @@ async def select(call: Call) -> Response:
     `with`: the arguments of the action: `attempts` and `ttl` of kick, `reason` of bury and cancel; move requires `to`,
     another tube of the namespace. After each part of the work a line of JSON reports how many tasks are done so far.
     The last line has `finished`, or else it is a problem. If the client disconnects, the work stops after the current
-    part. Counting requires the right to look, all other actions require the right to manage, and `contains` both.
+    part. Counting requires the right to look, all other actions require the right to manage, `contains` and `function`
+    both.
     """
     body: Any = await call.body()
     action, arguments, ids = body.pop("action"), {**body.pop("with", {})}, body.pop("ids", None)
     right = "look" if action == "count" else "manage"
     call.check(right, call.tube)
     await call.service.count(call.token, right)
-    if "contains" in body:
+    if "contains" in body or "function" in body:
         call.check("look", call.tube)
     for name, value in arguments.items():
         if name not in _ARGUMENTS.get(action, ()):
