@@ -98,6 +98,23 @@ def test_tasks_are_filtered_and_searched(dashboard: Dashboard) -> None:
     assert "ValueError: no address" in rows(page, "Tasks")[0]
 
 
+def test_tasks_and_dead_letters_show_their_function_and_are_filtered_by_it(dashboard: Dashboard) -> None:
+    path = dashboard.tube("mail", tasks=1)
+    for name in ("send", 'größe "1"', "send"):
+        id = dashboard.api("POST", f"{path}/tasks", {"data": {"task": name, "args": ["send"]}})["id"]
+        dashboard.api("POST", f"{path}/tasks/{id}/bury", {"reason": "ValueError: no address"})
+    page = dashboard.open("tubes", "mail", "tasks")
+    page.get_by_role("link", name='größe "1"').click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.get_by_label("Function")).to_have_value('größe "1"')
+    page.get_by_label("Function").fill("args")
+    expect(page.get_by_text("No task passes the filters.")).to_be_visible()
+    page = dashboard.open("tubes", "mail", "dead")
+    page.get_by_role("link", name="send").click()
+    expect(page.locator("tbody tr")).to_have_count(2)
+    expect(page.get_by_label("State")).to_have_value("buried")
+
+
 def test_task_shows_its_facts_and_its_data(dashboard: Dashboard) -> None:
     path = dashboard.tube("mail", max_attempts=5)
     dashboard.api("POST", f"{path}/tasks", {"data": {"to": "ann"}, "pri": 3, "key": "k1", "context": {"user": "7"}})

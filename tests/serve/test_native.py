@@ -601,14 +601,14 @@ def test_reasons_have_samples(http: httpx.Client) -> None:
     assert http.get("/tubes/mail/reasons?samples=1").json() == {"reasons": {}, "samples": {}}
     created: list[float] = []
     for number in range(4):
-        id = put(http, number)
+        id = put(http, {"task": ("mail", "send", "mail")[number]} if number < 3 else "text")
         reason = {"reason": "one" if number == 3 else f"bad: {number}"}
         created.append(http.post(f"/tubes/mail/tasks/{id}/bury", json=reason).json()["created"])
     reply = http.get("/tubes/mail/reasons?samples=1").json()
     assert reply["reasons"] == {"bad": 3, "one": 1}
     assert reply["samples"] == {
-        "bad": {"first": created[0], "last": created[2], "id": 2},
-        "one": {"first": created[3], "last": created[3], "id": 3},
+        "bad": {"first": created[0], "last": created[2], "id": 2, "functions": ["mail", "send"]},
+        "one": {"first": created[3], "last": created[3], "id": 3, "functions": []},
     }
     http.post("/tubes/mail/select", json={"action": "delete", "reason": "one", "state": "buried"})
     assert http.get("/tubes/mail/reasons?samples=1").json()["samples"].keys() == {"bad"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Final
@@ -14,7 +15,7 @@ from starlette.responses import Response
 from tubes.aio import AsyncLane, AsyncTube
 from tubes.backend.port import connection_of, port_of
 from tubes.errors import Facts, TubeExists, TubeNotFound
-from tubes.serve.bodies import json_reply
+from tubes.serve.bodies import from_json, json_reply
 from tubes.serve.history import COUNTS, RATES, SAMPLES
 from tubes.serve.namespaces import limit_time
 from tubes.serve.native import schemas, shapes
@@ -24,6 +25,7 @@ from tubes.values.lane import LaneInfo
 from tubes.values.overview import Overview, exact_names, match_names
 from tubes.values.problem import Problem
 from tubes.values.reasons import kind_of
+from tubes.values.task_data import function_of
 
 _TUBE: Final = schemas.object_schema(
     {"name": schemas.TEXT, **shapes.OVERVIEW["properties"]}, *("oldest_ready_age", "history")
@@ -80,7 +82,16 @@ _MAX_LANES: Final = 10_000
 _LANES_WITHIN: Final = 1.0
 #: The oldest and the newest buried tasks that are sampled, and the maximum bytes of their data.
 _SAMPLED, _SAMPLED_BYTES = 1000, 2**23
-_SAMPLE: Final[Schema] = schemas.object_schema({"first": schemas.MOMENT, "last": schemas.MOMENT, "id": schemas.INTEGER})
+#: The maximum number of functions in a sample.
+_SAMPLED_FUNCTIONS = 5
+_SAMPLE: Final[Schema] = schemas.object_schema(
+    {
+        "first": schemas.MOMENT,
+        "last": schemas.MOMENT,
+        "id": schemas.INTEGER,
+        "functions": schemas.list_schema(schemas.TEXT, _SAMPLED_FUNCTIONS),
+    }
+)
 
 
 def _count_tasks(state: str, tube: Overview) -> int:
@@ -354,8 +365,9 @@ def _problems_reply(problems: list[Problem]) -> Facts:
 async def reasons(call: Call) -> Facts:
     """Count the buried tasks by the kind of their reason.
 
-    `samples=1` adds for each kind when its first and its last task were put, and the id of the last one. It looks at
-    the oldest and the newest 1000 buried tasks, and reuses the reply for a short time.
+    `samples=1` adds for each kind when its first and its last task were put, the id of the last one, and the names of
+    up to five task functions. It looks at the oldest and the newest 1000 buried tasks, and reuses the reply for a short
+    time.
     """
     if call.query().get("samples") not in _TRUE:
         return {"reasons": await call.space.apply(call.tube, lambda tube: tube.admin.reasons())}
@@ -365,18 +377,23 @@ async def reasons(call: Call) -> Facts:
 
 async def _sample_reasons(tube: AsyncTube) -> dict[str, object]:
     """Count the buried tasks by kind, and sample each kind."""
-    samples: dict[str, dict[str, float]] = {}
+    samples: dict[str, Any] = {}
     for newest_first in (False, True):
         size = 0
         async for task in tube.select("buried", newest_first=newest_first, limit=_SAMPLED):
             sample = samples.setdefault(
-                kind_of(task.reason), {"first": task.created, "last": task.created, "id": task.id}
+                kind_of(task.reason), {"first": task.created, "last": task.created, "id": task.id, "functions": []}
             )
             if task.created < sample["first"]:
                 sample["first"] = task.created
             elif (task.created, task.id) > (sample["last"], sample["id"]):
                 sample |= {"last": task.created, "id": task.id}
-            size += len(shapes.bytes_of(task.data))
+            data = shapes.bytes_of(task.data)
+            with suppress(ValueError):
+                called = function_of(from_json(data))
+                if called and called not in (names := sample["functions"]) and len(names) < _SAMPLED_FUNCTIONS:
+                    names.append(called)
+            size += len(data)
             if size > _SAMPLED_BYTES:
                 break
     return {"reasons": await tube.admin.reasons(), "samples": samples}

@@ -21,7 +21,7 @@ const COLUMNS = [
 ];
 // The filters with an input, and their labels.
 const FILTERS = [
-  ["contains", "Data contains"], ["reason", "Reason"], ["lane", "Lane"], ["key", "Key"],
+  ["contains", "Data contains"], ["function", "Function"], ["reason", "Reason"], ["lane", "Lane"], ["key", "Key"],
   ["older_than", "Older than (s)"], ["attempts", "Attempts, at least"],
 ];
 const NUMBERS = ["older_than", "attempts"];
@@ -60,7 +60,7 @@ export function Tasks({ namespace, name, tube, query }) {
       setPicked((old) => new Set(isOn ? [...old, ...changed] : [...old].filter((id) => !changed.includes(id))));
     };
     const isAll = ids.every((id) => picked.has(id));
-    const rows = tasks.map((task) => html`<${Row} key=${task.id} namespace=${namespace} task=${task}
+    const rows = tasks.map((task) => html`<${Row} key=${task.id} namespace=${namespace} task=${task} query=${query}
       isPicked=${picked.has(task.id)} pick=${canManage && pick} />`);
     const nothing = pages.length ? "These were the last tasks." : "No task passes the filters.";
     return html`${canManage && tasks.length > 0 && html`<label class="flag"><input type="checkbox" checked=${isAll}
@@ -82,13 +82,24 @@ export function Tasks({ namespace, name, tube, query }) {
     <${Loaded} state=${state}>${list}<//>`;
 }
 
-function Row({ namespace, task, isPicked, pick }) {
+// The task function in the start of the data, which names it first.
+function functionOf(preview = "") {
+  const [, name] = /^\s*{\s*"task"\s*:\s*("(?:[^"\\]|\\.)+")/.exec(preview) ?? [];
+  return name && isJson(name) ? JSON.parse(name) : null;
+}
+
+const FunctionLink = ({ segments, query, name }) => html`<${Link} to=${[...segments, "tasks"]}
+  query=${{ ...query, function: name, pages: "" }}><${Text} of=${name} limit=${60} /><//>`;
+
+function Row({ namespace, task, query, isPicked, pick }) {
+  const called = functionOf(task.preview);
   const data = task.preview === undefined ? `${count(task.size)} bytes that are not text` : task.preview;
   return html`<tr>${pick && html`<td><input type="checkbox" aria-label=${`Select task ${task.id}`} checked=${isPicked}
       onChange=${(event) => pick([task.id], event.target.checked)} /></td>`}
     <td class="number"><${Link} to=${[namespace, "tubes", task.tube, "tasks", String(task.id)]}>${task.id}<//></td>
     <td><${Badge} kind=${task.state}>${task.state}<//><${Progress} of=${task.progress} /></td>
-    <td class="data"><code><${Text} of=${data} limit=${EXCERPT} /></code></td>
+    <td class="data">${called && html`<${FunctionLink} segments=${[namespace, "tubes", task.tube]} query=${query}
+      name=${called} /> `}<code><${Text} of=${data} limit=${EXCERPT} /></code></td>
     <td class="data"><${Text} of=${task.reason ?? task.note} limit=${120} /></td>
     <td class="data"><${Text} of=${task.utube} limit=${60} /></td>
     <td class="number">${task.pri}</td><td class="number">${attemptsOf(task)}</td>
@@ -261,7 +272,7 @@ function TaskActions({ segments, task, tube, isWhole }) {
 
 // -- dead letters -----------------------------------------------------------------------------------------------------
 
-const GROUPS = [["Reason"], ["Tasks", "number"], ["First put"], ["Last put"], [""]];
+const GROUPS = [["Reason"], ["Functions"], ["Tasks", "number"], ["First put"], ["Last put"], [""]];
 
 export function DeadLetters({ namespace, name, tube }) {
   const segments = [namespace, "tubes", name];
@@ -275,6 +286,8 @@ export function DeadLetters({ namespace, name, tube }) {
     return html`<tr key=${reason}>
       <th scope="row" class="data"><${Link} to=${[...segments, "tasks"]} query=${{ state: "buried", reason }}>
         <${Text} of=${title} /><//></th>
+      <td class="data">${(sample ? sample.functions : []).map((name) => html`<${FunctionLink} segments=${segments}
+        query=${{ state: "buried", reason }} name=${name} /> `)}</td>
       <td class="number">${count(number)} <meter min="0" max=${largest} value=${number} aria-hidden="true"></meter></td>
       <td><${Time} at=${sample?.first} /></td><td><${Time} at=${sample?.last} /></td>
       <td class="buttons">${sample && html`<${Link} to=${[...segments, "tasks", String(sample.id)]}>Sample<//>`}
