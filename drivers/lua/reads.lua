@@ -44,15 +44,17 @@ local function calls_function(task, name)
   local reads, last, data = pcall(cmsgpack.unpack_one, sub(value, body))
   if reads then return last == -1 and type(data) == 'table' and data.task == name end
   -- Lua cannot read some types, such as timestamps. Then `task` must be the first member.
-  return find(last, 'Bad data format', 1, true) and at == body + ((byte(value, body) == 222 and 3) or (byte(value, body) == 223 and 5) or 1)
+  local first = byte(value, body)
+  return find(last, 'Bad data format', 1, true) and at == body + (first == 222 and 3 or first == 223 and 5 or 1)
 end
 
 -- Return a function that encodes a task for the reply, or returns nil if the filter excludes the task. `packed`: '':
 -- every task, as `Entry.encode` encodes it. Else the filter, as strings in MessagePack: 1 the id from which on tasks
 -- are excluded, 2 the least age in microseconds, 3 the least number of attempts, 4 '=' and the lane, 5 the key,
 -- 6 the reason or its kind, 7 a text in the data (each '': any), 8 '1': the reply has only the facts and the moment of
--- the put of each task, 9 the function that it calls. `record`: of a kept done task, the reply for it. Also return how much a byte of a task counts:
--- to search it for a text or to decode it may take several times as long as to read it.
+-- the put of each task, 9 the function that it calls. `record`: of a kept done task, the reply for it. Also return how
+-- much a byte of a task counts: to search it for a text may take several times as long as to read it, and to decode it
+-- even longer.
 function Reads.filter_of(packed)
   if packed == '' then return Entry.encode, 1 end
   local bound, age, least, lane, key, wanted, part, bare, name = unpack(cmsgpack.unpack(packed))
@@ -71,7 +73,7 @@ function Reads.filter_of(packed)
     if name ~= '' and not calls_function(task, name) then return nil end
     if bare == '' then return record or Entry.encode(task) end
     return Entry.encode_facts(task) .. sub(task.value, 1, 8)
-  end, part == '' and name == '' and 1 or 8
+  end, name ~= '' and 20 or part ~= '' and 8 or 1
 end
 
 -- One task or a few ------------------------------------------------------------------------------------------------------
