@@ -147,6 +147,10 @@ def test_all_time_options_accept_same_formats(text: str, seconds: float) -> None
     assert of_writes.defaults == dict.fromkeys(("ttl", "ttr", "delay", "key_ttl"), seconds)
 
 
+def test_default_lease_outlasts_a_slow_restart_of_spark() -> None:
+    assert stream_settings({"url": "redis://h", "tube": "t"}).lease >= 3 * 80, "a slow start took 80 s"
+
+
 @pytest.mark.parametrize(
     ("text", "size"), [("512", 512), ("2k", 2048), ("2 KB", 2048), ("1.5mb", 3 << 19), ("1g", 1 << 30)]
 )

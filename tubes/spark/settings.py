@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from tubes.drivers.driver import Driver
     from tubes.sync import Queue, Tube
 
-#: Default of `lease`: seconds for which a stream keeps its tasks after its reader has ended.
-LEASE: Final = 60.0
+#: Default of `lease`: seconds for which a stream keeps its tasks after its reader has ended. A busy machine needs more
+#: than a minute to start Spark again.
+LEASE: Final = 300.0
 #: Maximum of `lease`. The server forgets an unused stream after a week, and its tasks must be free long before.
 _MAX_LEASE: Final = 3 * 24 * 3600
 #: Options that Spark itself adds to a query.
