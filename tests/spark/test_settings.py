@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -26,9 +27,19 @@ def test_missing_required_option_is_reported(options: dict[str, str], missing: s
     refuse(lambda: source(options).reader(schema(ANY)), f'\\.option\\("{missing}"')
 
 
-@pytest.mark.parametrize("url", ["memory://", "memory://shared", ""])
-def test_backend_of_single_process_is_refused(options: dict[str, str], url: str) -> None:
-    refuse(lambda: source({**options, "url": url}).reader(schema(ANY)), "url=")
+@pytest.mark.parametrize("url", ["memory://", "memory://shared", "file:jobs", "FILE:///jobs", "file:"])
+def test_url_that_executors_cannot_share_is_refused(options: dict[str, str], url: str) -> None:
+    refuse(lambda: source({**options, "url": url}).schema(), f"(?i)url='{url[:5]}.*: cannot be shared by Spark")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost", "localhost:6379", "redis//localhost", "rdis://h", "fil://h", "memori://", "kafka://h"]
+)
+def test_error_for_bad_url_offers_only_servers(options: dict[str, str], url: str) -> None:
+    with pytest.raises(InvalidOption) as refused:
+        source({**options, "url": url}).schema()
+    assert "url=" in str(refused.value)
+    assert not re.search("memory://|file:", str(refused.value))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from tubes.spark import workers
 from tubes.spark.workers import shared_queue, slots_of
 from tubes.testing import LocalServer
 
-from .objects import read, write
+from .objects import batch_of, copy_by_pickle, read, rows_of, schema, source, write
 
 
 def connection_count(valkey: LocalServer) -> int:
@@ -43,6 +45,26 @@ def test_connection_is_shared_per_url_and_used_exclusively(url: str) -> None:
     with shared_queue(url, "json") as again, shared_queue(f"{url}2", "json") as elsewhere:
         assert again in (one, other)
         assert elsewhere not in (one, other)
+
+
+def lines_of_error(act: Callable[[], object]) -> int:
+    """Return the number of lines of the traceback from our first line on."""
+    with pytest.raises(tubes.TubesError) as raised:
+        act()
+    lines = "".join(traceback.format_exception(raised.value)).splitlines()
+    return len(lines) - next(number for number, line in enumerate(lines) if "tubes/spark" in line)
+
+
+def test_error_on_executor_has_at_most_ten_lines(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t", capacity=1, driver="limfifottl")
+    ddl = "url string, m map<string,double>"
+    batch = batch_of([{"url": "a", "m": {"a": float("nan")}}] * 2, ddl)
+    writer = copy_by_pickle(source(options).writer(schema(ddl), overwrite=False))
+    assert lines_of_error(lambda: writer.write(iter([batch]))) <= 10
+    reader = source(options).reader(schema("data string"))
+    partitions = reader.partitions()
+    queue.tube("t").drop()
+    assert lines_of_error(lambda: rows_of(reader, partitions)) <= 10
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,10 @@ def add_namespace(url: str, namespace: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}{urlencode({'namespace': namespace})}"
 
 
-def read(url: str) -> Place:
+def read(url: str, *, servers_only: bool = False) -> Place:
     """Parse a URL. Raises `InvalidOption`, which quotes only the scheme.
+
+    `servers_only`: errors name only the schemes of servers.
 
     If a password contains an unescaped `/ ? # @`, its second half looks like another part of the URL. So `@` is allowed
     only before the hosts, and each part must match its rule.
@@ -111,14 +113,15 @@ def read(url: str) -> Place:
         return _read_file(url)
     if not found:
         servers = ", ".join(f"{name}://" for name in _REDIS)
-        rule = f"must be memory://, memory://name or file:folder, or begin with one of {servers}"
+        others = "" if servers_only else "be memory://, memory://name or file:folder, or "
+        rule = f"must {others}begin with one of {servers}"
         if _HOST_ONLY.fullmatch(url):
             raise InvalidOption(option="url", value=url, rule=f"{rule}; did you mean 'redis://{url}'?")
         word: Any = _WORD.match(url)
         rest = url[word.end() :].lstrip("/")
         if word[1].lower() in ("redis", "rediss") and _HOST_ONLY.fullmatch(rest):  # `redis//localhost`
             raise InvalidOption(option="url", value=url, rule=f"{rule}; did you mean '{word[1].lower()}://{rest}'?")
-        if hint := did_you_mean(word[1].lower(), (*_REDIS, "memory", "file")):
+        if hint := did_you_mean(word[1].lower(), (*_REDIS, *(() if servers_only else ("memory", "file")))):
             raise InvalidOption(
                 option="url", value=f"{word[0]}{_HIDDEN if url[word.end() :] else ''}", rule=rule + hint
             )

@@ -32,7 +32,7 @@ from tubes.spark.columns import Columns
 from tubes.spark.replay import Replay, ReplayPartition
 from tubes.spark.server.bulk_read import BulkReader, Table
 from tubes.spark.server.streams import Chunk, Claim, Stream
-from tubes.spark.workers import find_slots, freeze_loaded
+from tubes.spark.workers import ShortErrors, find_slots, freeze_loaded
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -270,7 +270,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         freeze_loaded()
         if isinstance(partition, ReplayPartition):
-            with self._settings.share() as queue:
+            with ShortErrors(), self._settings.share() as queue:
                 yield from self._columns.batches(partition.tables(self._settings.find(queue)))
             return
         assert isinstance(partition, LeasePartition)
@@ -278,7 +278,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ids, takes = partition.ids, partition.takes
         attempts_by_id = dict(zip(ids, partition.attempts, strict=True))
         take_by_id = dict(zip(ids, takes, strict=True))
-        with self._settings.share() as queue:
+        with ShortErrors(), self._settings.share() as queue:
             tube = self._settings.find(queue)
             reader = BulkReader(tube)
             skipped = {id for id, take in claim.skipped(tube) if take_by_id.get(id) == take}

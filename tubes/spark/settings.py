@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 import tubes
-from tubes.backend.url import redact_url
+from tubes.backend.url import read, redact_url
 from tubes.drivers.options import MAX_COUNT, OF_TASKS
 from tubes.drivers.registry import Registry
 from tubes.errors import Facts, InvalidOption, TubeNotFound
@@ -194,10 +194,11 @@ def _text(name: str, value: str) -> str:
 
 
 def _url(name: str, value: str) -> str:
-    if value.lower().startswith("memory:"):
-        rule = "works in one process only, but Spark's executors are other processes: use redis://… or another server"
+    if value.lower().startswith(("memory:", "file:")):
+        rule = "cannot be shared by Spark's driver and executors: use a server, such as redis://host"
         raise InvalidOption(option=name, value=redact_url(value), rule=rule)
-    return _text(name, value)
+    read(_text(name, value), servers_only=True)
+    return value
 
 
 def _accept_one_of(*words: str) -> Callable[[str, str], str]:

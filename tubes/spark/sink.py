@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.server.bulk_write import StagedChunk, Writer
-from tubes.spark.workers import freeze_loaded
+from tubes.spark.workers import ShortErrors, freeze_loaded
 
 if TYPE_CHECKING:
     from tubes.spark.payload import Payload
@@ -38,7 +38,7 @@ class Sink:
         """Stage rows for a write, or put them if `write` is empty. Runs on executors."""
         freeze_loaded()
         chunks: list[StagedChunk] = []
-        with self._settings.share() as queue:
+        with ShortErrors(), self._settings.share() as queue:
             writer = Writer(self._settings.find(queue))
             buries = self._settings.bad_rows == "bury"
             runs = (self._payload.runs_or_buried if buries else self._payload.runs)(writer, batches)

@@ -13,7 +13,7 @@ from tubes.drivers.moves import State
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
 from tubes.spark.server.bulk_read import BulkReader, Table
-from tubes.spark.workers import freeze_loaded
+from tubes.spark.workers import ShortErrors, freeze_loaded
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -83,7 +83,7 @@ class SnapshotReader(DataSourceReader):
         """Yield the tasks of a partition. Runs on executors."""
         freeze_loaded()
         assert isinstance(partition, IdRange)
-        with self._settings.share() as queue:
+        with ShortErrors(), self._settings.share() as queue:
             tables = self._tables(self._settings.find(queue), partition)
             yield from self._columns.batches(tables, first=_FIRST)
 

@@ -59,6 +59,17 @@ def slots_of(setting: Callable[[str], str | None]) -> int | None:
     return number("spark.default.parallelism") or known
 
 
+class ShortErrors:
+    """A block whose errors contain no earlier calls and no cause: Spark prints a traceback several times."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, TubesError):
+            raise error.with_traceback(None) from None
+
+
 @contextmanager
 def shared_queue(url: str, codec: str) -> Generator[Queue]:
     """Borrow an idle connection of this process, or open one.
