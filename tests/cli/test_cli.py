@@ -167,7 +167,7 @@ def test_release_all_releases_tasks_of_other_sessions(shell: Shell, queue: tubes
     tube.put("hello")
     tube.take(timeout=0)
     shell("release", "mail", code=Exit.USAGE)
-    assert shell.lines("release", "mail", "--yes") == ["1"]
+    assert shell.lines("release", "mail", "--yes") == ["released 1 task"]
     assert tube.peek(0).state == "ready"
 
 
@@ -184,10 +184,10 @@ def test_dead_letters_are_listed_with_reasons_and_kicked(shell: Shell, queue: tu
     assert shell.lines("buried", "mail", "--limit", 1)[-3:] == footer
     footer = ["1 of 2 are listed", "1 of them: no such address"]
     assert shell.lines("buried", "mail", "--reason", "no such address", "--limit", 1)[-2:] == footer
-    assert shell.lines("kick", "mail", 2) == ["1"]
+    assert shell.lines("kick", "mail", 2) == ["kicked 1 task"]
     assert "kick 2 buried tasks of tube 'mail': pass --yes" in shell("kick", "mail", code=Exit.USAGE).stderr
-    assert shell.lines("kick", "mail", "--yes") == ["2"]
-    assert shell("kick", "mail", "--yes", code=Exit.NOTHING).stdout == "0\n"
+    assert shell.lines("kick", "mail", "--yes") == ["kicked 2 tasks"]
+    assert shell("kick", "mail", "--yes", code=Exit.NOTHING).stdout == "kicked 0 tasks\n"
     assert shell("kick", "mail", code=Exit.NOTHING).stderr == "tubes: tube 'mail' has no buried tasks to kick\n"
 
 
@@ -246,7 +246,7 @@ def test_done_tasks_are_put_again(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", keep_done=60)
     tube.put_many(["a", "b", "c", "d"])
     tube.ack_many(tube.take_many(4))
-    assert shell.lines("kick", "mail", 1, 0) == ["2"]
+    assert shell.lines("kick", "mail", 1, 0) == ["kicked 2 tasks"]
     assert shell.json("kick", "mail", 3) == [{"tube": "mail", "kicked": 1}]
     assert [(task.id, task.data) for task in tube.select("ready")] == [(4, "b"), (5, "a"), (6, "d")]
     assert [task.id for task in tube.select("done")] == [2]
@@ -255,9 +255,9 @@ def test_done_tasks_are_put_again(shell: Shell, queue: tubes.Queue) -> None:
 
 def test_deleted_tasks_are_counted_and_missing_ones_named(shell: Shell, queue: tubes.Queue) -> None:
     queue.create_tube("mail").put_many(range(3))
-    assert shell.lines("delete", "mail", 0, 1) == ["2"]
+    assert shell.lines("delete", "mail", 0, 1) == ["deleted 2 tasks"]
     result = shell("delete", "mail", 2, 77, code=Exit.NOT_FOUND)
-    assert (result.stdout, "there is no task 77 in tube 'mail'; deleted: 2\n" in result.stderr) == ("1\n", True)
+    assert (result.stdout, "there is no task 77 in tube 'mail'; deleted: 2\n" in result.stderr) == ("deleted 1 task\n", True)
 
 
 def test_measure_option_reports_waiting_and_holding_times(shell: Shell, queue: tubes.Queue) -> None:
@@ -291,8 +291,8 @@ def test_measure_option_reports_waiting_and_holding_times(shell: Shell, queue: t
 def test_task_commands_accept_state_filter(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifottl")
     tube.put_many(range(5), delay=60)
-    assert shell.lines("kick", "mail", "--state", "delayed", "--limit", 1) == ["1"]
-    assert shell.lines("kick", "mail", 0, 1) == ["1"]
+    assert shell.lines("kick", "mail", "--state", "delayed", "--limit", 1) == ["kicked 1 task"]
+    assert shell.lines("kick", "mail", 0, 1) == ["kicked 1 task"]
     missing = shell("delete", "mail", 0, 2, "--state", "delayed", code=Exit.NOT_FOUND).stderr
     assert missing == "tubes: there is no delayed task 0 in tube 'mail'; deleted: 2\n"
     assert "delete 4 tasks" in shell("delete", "mail", code=Exit.USAGE).stderr
@@ -349,25 +349,25 @@ def test_tasks_are_shown_and_selected_by_function(shell: Shell, queue: tubes.Que
         assert [line[column:].split("  ")[0].strip() for line in lines[1:4]] == ["send", "resize", ""]
     assert "function" not in shell.lines("peek", "mail", 2)[0]
     assert shell.json("kick", "mail", "--function", "resize") == [{"tube": "mail", "kicked": 1}]
-    assert shell.lines("delete", "mail", "--function", "send") == ["1"]
+    assert shell.lines("delete", "mail", "--function", "send") == ["deleted 1 task"]
     shell("delete", "mail", "--function", "send", code=Exit.NOTHING)
 
 
 def test_options_select_tasks_to_change(shell: Shell, queue: tubes.Queue, dead_letters: tubes.Tube) -> None:
     queue.create_tube("other", "utubettl")
     assert shell.json("kick", "mail", "--reason", "ValueError", "--lane", "a") == [{"tube": "mail", "kicked": 2}]
-    assert shell.lines("move", "mail", "other", "--contains", "bob") == ["1"]
-    assert shell.lines("delete", "mail", "--reason", "late", "--limit", 1) == ["1"]
-    assert shell.lines("bury", "mail", "--state", "ready", "--lane", "a", "--because", "wrong") == ["2"]
+    assert shell.lines("move", "mail", "other", "--contains", "bob") == ["moved 1 task"]
+    assert shell.lines("delete", "mail", "--reason", "late", "--limit", 1) == ["deleted 1 task"]
+    assert shell.lines("bury", "mail", "--state", "ready", "--lane", "a", "--because", "wrong") == ["buried 2 tasks"]
     assert dead_letters.admin.reasons() == {"ValueError": 2, "wrong": 2, "late": 1}
     assert shell.json("cancel", "mail", "--reason", "wrong", "--because", "obsolete") == [
         {"tube": "mail", "cancelled": 2}
     ]
     dead_letters.take_many(5)
-    assert shell.lines("release", "mail", "--key", "k") == ["1"]
+    assert shell.lines("release", "mail", "--key", "k") == ["released 1 task"]
     shell("release", "mail", "--older-than", "1h", code=Exit.NOTHING)
     assert dead_letters.statistics().tasks["total"] == 4
-    assert shell.lines("cancel", "mail", "--yes") == ["4"]
+    assert shell.lines("cancel", "mail", "--yes") == ["cancelled 4 tasks"]
     shell("cancel", "mail", "--yes", code=Exit.NOTHING)
     assert shell("cancel", "mail", code=Exit.NOTHING).stderr == "tubes: tube 'mail' has no tasks to cancel\n"
 
@@ -461,12 +461,12 @@ def test_error_halfway_reports_how_many_tasks_were_moved(shell: Shell, queue: tu
 def test_selection_in_folder_is_changed(tmp_path: Path) -> None:
     shell = Shell(f"file:{tmp_path}/jobs")
     shell("put", "mail", "a", "b", "c", "--create", "fifo")
-    assert shell.lines("bury", "mail", "--contains", "b", "--because", "late") == ["1"]
+    assert shell.lines("bury", "mail", "--contains", "b", "--because", "late") == ["buried 1 task"]
     assert shell.lines("buried", "mail", "--reason", "late")[-1] == "1 of them: late"
     assert "did you mean 'late'?" in shell("peek", "mail", "--reason", "lat", code=Exit.NOTHING).stderr
     assert shell.lines("cancel", "mail", "--reason", "late", "--dry-run")[-1] == "1 would be cancelled"
-    assert shell.lines("cancel", "mail", 1) == ["1"]
-    assert shell.lines("delete", "mail", "--yes") == ["2"]
+    assert shell.lines("cancel", "mail", 1) == ["cancelled 1 task"]
+    assert shell.lines("delete", "mail", "--yes") == ["deleted 2 tasks"]
 
 
 def test_error_message_lists_tasks_already_processed(shell: Shell, queue: tubes.Queue) -> None:
@@ -529,7 +529,7 @@ def test_tasks_are_moved_to_another_tube(shell: Shell, queue: tubes.Queue) -> No
     for name in ("ann", "bob"):
         mail.put(name).bury()
     assert shell.json("move", "mail", "dead", "--limit", 1) == [{"tube": "mail", "to": "dead", "moved": 1}]
-    assert shell.lines("move", "dead", "mail", "--state", "ready") == ["1"]
+    assert shell.lines("move", "dead", "mail", "--state", "ready") == ["moved 1 task"]
     assert [(task.data, task.state) for task in mail.select()] == [("bob", "buried"), ("ann", "ready")]
     assert [*dead.select()] == []
     shell("move", "dead", "mail", "--yes", code=Exit.NOTHING)

@@ -285,11 +285,11 @@ def release(
         print_json({"tube": name, "released": done})
 
 
-def _print_result(as_json_: bool, facts: dict[str, object], words: str) -> None:
+def _print_result(as_json_: bool, facts: dict[str, object], past: str, count: int) -> None:
     if as_json_:
         print_json(facts)
     else:
-        print_line(words)
+        print_line(f"{past} {count} {'task' if count == 1 else 'tasks'}")
 
 
 def _settle(
@@ -343,7 +343,7 @@ def _change(tube: tubes.Tube, wanted: Wanted, act: str, /, *, as_json_: bool, **
             require_confirmation(f"{act} {count} {which} of tube {tube.name!r}", yes=wanted.yes)
         changed = _run(partial(getattr(tube.select(**filters), method), **arguments), f"{act} {tube.name}", past)
         to = {"to": arguments["tube"].name} if act == "move" else {}
-        _print_result(as_json_, {"tube": tube.name, **to, past: changed}, str(changed))
+        _print_result(as_json_, {"tube": tube.name, **to, past: changed}, past, changed)
     if not changed:
         raise wanted.nothing(tube)
 
@@ -389,7 +389,7 @@ def _end(
             return
         wanted.refuse_ids()
         done = apply_to_each(ids, lambda task: getattr(tube, act)(task, because), _PAST[act])
-        _print_result(as_json_, {"tube": name, _PAST[act]: done}, str(len(done)))
+        _print_result(as_json_, {"tube": name, _PAST[act]: done}, _PAST[act], len(done))
 
 
 @selecting(states=CHANGED_STATES["kick"])
@@ -423,7 +423,7 @@ def kick(
             kicked += old in (tubes.State.BURIED, tubes.State.DELAYED, tubes.State.DONE)
 
         apply_to_each(ids, kick_one, "kicked")
-        _print_result(as_json_, {"tube": name, "kicked": kicked}, str(kicked))
+        _print_result(as_json_, {"tube": name, "kicked": kicked}, "kicked", kicked)
         if not kicked:
             raise Stop(f"tube {name!r} has no such buried, delayed or done tasks", Exit.NOTHING)
 
@@ -485,7 +485,7 @@ def delete(name: Name, ids: Ids = None, *, wanted: Wanted, url: Url = None, as_j
         state = wanted.filters.get("state")
         results = tube.delete_many(ids, state=state)
         done = [id for id, is_deleted in results.items() if is_deleted]
-        _print_result(as_json_, {"tube": name, "deleted": done}, str(len(done)))
+        _print_result(as_json_, {"tube": name, "deleted": done}, "deleted", len(done))
         if len(done) < len(results):
             missing = join_ids(id for id, is_deleted in results.items() if not is_deleted)
             note = f"; deleted: {join_ids(done)}" if done else ""
