@@ -31,6 +31,7 @@ from tubes.drivers.entry import (
     Hold,
     Loss,
 )
+from tubes.drivers.failures import NO_TRACE, Trace, add_failure
 from tubes.drivers.keys import Keys, quick_digest
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
@@ -49,7 +50,7 @@ CANCELLED_KEPT: Final = 60 * SECOND
 #: The maximum number of due tasks, lanes and others that one call of `expire` moves, and of steps to find them.
 DUE_PART: Final = 500
 #: Interned `Extras` that have only counters, by their counters, and the maximum number of them.
-_INTERNED: Final = {counter: Extras(counters=counter) for counter in (TIMED_OUT, KICKED, BURIED, BURIED_WHILE_HELD)}
+_INTERNED: Final = {counter: Extras(counters=counter) for counter in (TIMED_OUT, KICKED)}
 _SHARED: Final = 1000
 _LIMITS: Final = (RateLimit, TokenBucket)
 
@@ -689,11 +690,11 @@ class Engine:
         entry.extras = (entry.extras or NO_EXTRAS)._replace(**facts)
 
     @staticmethod
-    def _note(entry: Entry, counter: int, reason: str | None = None) -> None:
-        """Count an event of a task, and set the reason of its burial."""
+    def _note(entry: Entry, counter: int) -> None:
+        """Count an event of a task, and remove the reason of its burial."""
         extras = entry.extras
         counters = counter if extras is None else extras.counters + counter
-        if reason is None and (extras is None or _INTERNED.get(extras.counters) is extras):
+        if extras is None or _INTERNED.get(extras.counters) is extras:
             interned = _INTERNED.get(counters)
             if interned is None:
                 interned = Extras(counters=counters)
@@ -703,7 +704,7 @@ class Engine:
         else:
             # This is three times as fast as `_replace`.
             key, key_ttl, most, _, key_effect, context, keep_done, _ = extras or NO_EXTRAS
-            facts: tuple[Any, ...] = key, key_ttl, most, reason, key_effect, context, keep_done, counters
+            facts: tuple[Any, ...] = key, key_ttl, most, None, key_effect, context, keep_done, counters
             entry.extras = tuple.__new__(Extras, facts)  # pyright: ignore[reportUnknownMemberType]
 
     def _is_last(self, entry: Entry) -> bool:
@@ -868,20 +869,29 @@ class Engine:
             raise TaskCancelled(id=id, tube=self.name, reason=None if done.extras is None else done.extras.reason)
 
     def release(
-        self, now: int, entry: Entry, delay: int | None = 0, why: str = "release", reason: str | None = None
+        self,
+        now: int,
+        entry: Entry,
+        delay: int | None = 0,
+        why: str = "release",
+        reason: str | None = None,
+        trace: Trace = NO_TRACE,
     ) -> None:
         """Give a held task back to its place, now or after a delay; bury it if this was its last attempt.
 
         A delay extends its ttl; None: the tube's backoff. `why`: the event that ended the attempt.
-        `reason`: the reason of its burial, if it is buried.
+        `reason`: stored with its failures, and as the reason of its burial if it is buried.
         """
         if self.has_rate_limits:
             self._end_run(now, entry)
         if self._is_last(entry):
             if not self._ends_taken:
                 self._note_late(now, entry)
-            self._bury(now, entry, "release_last", BURIED, reason or f"max_attempts: {why}")
+            self._bury(now, entry, "release_last", BURIED, reason or f"max_attempts: {why}", trace)
             return
+        if reason is not None:
+            context = None if entry.extras is None else entry.extras.context
+            self._set(entry, context=add_failure(context, now, entry.attempts, reason, trace))
         if delay is None:
             delay = 0 if self._retry_delays is None else self._retry_delays.compute(entry.id, entry.attempts)
         if delay:
@@ -1005,7 +1015,9 @@ class Engine:
         except KeyError:
             raise TaskNotFound(id=id, tube=self.name) from None
 
-    def bury(self, now: int, entry: Entry, reason: str | None = None, by: Hold | None = None) -> None:
+    def bury(
+        self, now: int, entry: Entry, reason: str | None = None, by: Hold | None = None, trace: Trace = NO_TRACE
+    ) -> None:
         """Bury a task; a buried task does not change. `by`: the tasks of the session that buries it."""
         if entry.state is not _BURIED:
             self.tell_holder(entry, "bury", by=by)
@@ -1016,14 +1028,18 @@ class Engine:
                 counter = BURIED_WHILE_HELD
                 if not self._ends_taken:
                     self._note_late(now, entry)
-            self._bury(now, entry, "bury", counter, reason)
+            self._bury(now, entry, "bury", counter, reason, trace)
 
-    def _bury(self, now: int, entry: Entry, move: str, counter: int, reason: str | None) -> None:
+    def _bury(
+        self, now: int, entry: Entry, move: str, counter: int, reason: str | None, trace: Trace = NO_TRACE
+    ) -> None:
         """Bury a task, with the tube's `buried_ttl`."""
-        if reason is None and entry.extras is None:  # The body of `_note`, to save a call.
-            entry.extras = _INTERNED[counter]
-        else:
-            self._note(entry, counter, reason)
+        extras = entry.extras or NO_EXTRAS
+        entry.extras = extras._replace(
+            reason=reason,
+            context=add_failure(extras.context, now, entry.attempts, reason, trace),
+            counters=extras.counters + counter,
+        )
         if self._buried_ttl is not None:
             if self._buried_ttl == NEVER:
                 entry.ttl, entry.dead = None, NEVER

@@ -20,7 +20,7 @@ class Extras(NamedTuple):
     reason: str | None = None
     #: The effect of its put on the task with the same key: `KEPT` (nothing was added), `REPLACED`, or "" (none).
     key_effect: str = ""
-    #: The context of the task, with the facts of its checkpoints; a checkpoint replaces it.
+    #: The context of the task, with the facts of its checkpoints and its failures; each of these replaces it.
     context: dict[str, str] | None = None
     #: Microseconds for which the task is kept after its end.
     keep_done: int = 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tubes.backend.clock import Clock, SystemClock
 from tubes.drivers.backoff import Backoff
 from tubes.drivers.driver import Driver
+from tubes.drivers.failures import Failure
 from tubes.drivers.moves import State
 from tubes.errors import (
     CallFailed,
@@ -82,6 +83,7 @@ __all__ = [
     "DriverNotFound",
     "DuplicateKey",
     "ExtraMissing",
+    "Failure",
     "FolderUsage",
     "InvalidOption",
     "Item",

@@ -180,6 +180,7 @@ local function move(task, name, due, change)
   task.state = to
   if to == '!' and was ~= '!' then
     Entry.count_event(task, 2)
+    Entry.add_failure(task, task.reason)
     -- Its ttl becomes buried_ttl, counted from now. As in `set_ttl`.
     if plan.has_buried_ttl then task.ttl = plan.buried_ttl and math.max(Call.now - task.created, 0) + plan.buried_ttl or nil end
   end
@@ -551,10 +552,12 @@ end
 -- Release a held task: it returns to its place after `delay` microseconds ('': now; 'backoff': the delay of the tube's
 -- backoff). After its last attempt it is buried instead, with the `reason` as it is stored (nil or '': release).
 function Engine.release_one(task, delay, reason)
+  if reason == '' then reason = nil end
   if Entry.is_last(task) then
-    task.reason = (reason or '') ~= '' and reason or '00max_attempts: release'
+    task.reason = reason or '00max_attempts: release'
     return move(task, 'release_last')
   end
+  if reason then Entry.add_failure(task, reason) end
   local plan = Call.plan
   local span = delay == 'backoff' and plan.backoff and backoff_delay(task) or tonumber(delay) or 0
   if plan.timed and span > 0 then
@@ -575,15 +578,16 @@ end
 
 -- Release a held task.
 -- ARGV  6, 7, 8 as for ack, 9 microseconds until it is ready ('': at once; 'backoff': by the backoff of the tube),
---       10 the reason if its last attempt buries it ('': none), 11 its priority ('': unchanged),
---       12 its data (absent: unchanged)
+--       10 the reason ('': none), 11 the worker, a line break and the traceback ('': unknown),
+--       12 its priority ('': unchanged), 13 its data (absent: unchanged)
 -- reply  as for ack
 function Engine.release(args)
   local task = Entry.find_held(args[6], args[7])
   if not task then return redis.error_reply(NOT_TAKEN) end
-  local pri = pri_of(task, args[11])
+  local pri = pri_of(task, args[12])
   if pri then task.pri = pri > 0 and pri or nil end
-  if args[12] then Entry.set_data(task, args[12]) end
+  if args[13] then Entry.set_data(task, args[13]) end
+  task.trace = args[11]
   Engine.release_one(task, args[9], args[10])
   expire(task)
   return reply_with(task, args)
@@ -662,18 +666,7 @@ function Engine.checkpoint(args)
   end
   task.due = Entry.due_of(task.id)
   local due = Call.plan.timed and extend(task, task.due, task.ttr and Call.now + task.ttr) or nil
-  if args[10] then
-    local changed, words, at, parts = {}, task.context or '', 1, {}
-    for n = 10, #args, 2 do changed[args[n]] = args[n + 1] end
-    while at <= #words do
-      local name, value
-      name, at = Entry.text_at(words, at)
-      value, at = Entry.text_at(words, at)
-      if not changed[name] then parts[#parts + 1] = Entry.text(name) .. Entry.text(value) end
-    end
-    for n = 10, #args do parts[#parts + 1] = Entry.text(args[n]) end
-    task.context = table.concat(parts)
-  end
+  if args[10] then Entry.set_facts(task, args, 10) end
   Entry.write(task)
   move(task, 'touch', due)
   return reply_with(task, args)
@@ -690,14 +683,15 @@ local function find_any(args)
 end
 
 -- Bury a task, in any state.
--- ARGV  6, 7, 8 as for `find_any` and ack, 9 the reason ('': none), 10 the new priority ('': unchanged)
+-- ARGV  6, 7, 8 as for `find_any` and ack, 9 the reason ('': none), 10 the worker, a line break and the traceback ('': unknown),
+--       11 the new priority ('': unchanged)
 -- reply  as for ack
 function Engine.bury(args)
   local task, missing = find_any(args)
   if not task then return missing end
-  local pri = pri_of(task, args[10])
+  local pri = pri_of(task, args[11])
   if task.state ~= '!' then
-    task.reason = args[9] ~= '' and args[9] or nil
+    task.reason, task.trace = args[9] ~= '' and args[9] or nil, args[10]
     if task.state == 't' then Entry.count_event(task, 1) end
     move(task, 'bury', nil, function(buried)
       if pri then buried.pri = pri > 0 and pri or nil end

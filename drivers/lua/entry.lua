@@ -40,6 +40,9 @@ end
 
 Entry.text_at, Entry.text = text_at, text
 
+-- The name of the failures of a task in its context, and their limits: see failures.py.
+local FAILURES, MAX_FAILURES, MAX_ERROR, MAX_WORKER, MAX_TRACEBACK = 'tubes.failures', 5, 300, 100, 4096
+
 -- Set the rarer fields of a stored task; return the position of its data.
 local function read_more(task, value, at)
   local more = byte(value, at)
@@ -191,6 +194,62 @@ function Entry.count_event(task, what)
   local counts = { unpack_struct('>I4I4I4I4', task.past or string.rep('\0', 16)) }
   counts[what] = counts[what] + 1
   task.past = pack('>I4I4I4I4', unpack(counts, 1, 4))
+end
+
+-- Return the kind of a stored reason, and the reason.
+function Entry.kind_of(words)
+  local length = tonumber(sub(words, 1, 2), 16) or 0
+  local reason = sub(words, 3 + length)
+  return length > 0 and sub(words, 3, 2 + length) or reason, reason
+end
+
+-- Set facts in the context of a task: the names and values `facts[first]`, ...
+function Entry.set_facts(task, facts, first)
+  local changed, words, at, parts = {}, task.context or '', 1, {}
+  for n = first, #facts, 2 do changed[facts[n]] = true end
+  while at <= #words do
+    local name, value
+    name, at = text_at(words, at)
+    value, at = text_at(words, at)
+    if not changed[name] then parts[#parts + 1] = text(name) .. text(value) end
+  end
+  for n = first, #facts do parts[#parts + 1] = text(facts[n]) end
+  task.context = table.concat(parts)
+end
+
+-- Return a fact in the context of a task; '': there is none.
+local function fact(task, wanted)
+  local words, at = task.context or '', 1
+  while at <= #words do
+    local name, value
+    name, at = text_at(words, at)
+    value, at = text_at(words, at)
+    if name == wanted then return value end
+  end
+  return ''
+end
+
+-- Return the beginning of a text as a part of a line.
+local function line(words, most)
+  words = string.gsub(words, '%c', ' ')
+  if #words <= most then return words end
+  while math.floor(byte(words, most + 1) / 64) == 2 do most = most - 1 end -- Within a character.
+  return sub(words, 1, most)
+end
+
+-- Add a failure to the context of a task, as failures.py does. `task.trace`: the worker, a line break and the traceback
+-- (nil or '': unknown).
+function Entry.add_failure(task, reason)
+  local worker, trace = string.match(task.trace or '', '^([^\n]*)\n?(.*)$')
+  local error = reason and select(2, Entry.kind_of(reason)) or ''
+  local before = fact(task, FAILURES)
+  local lines = { format('%.0f\t%d\t', Call.now, task.attempts) .. line(worker, MAX_WORKER) .. '\t' .. line(error, MAX_ERROR) }
+  for one in string.gmatch(sub(before, 1, (string.find(before, '\n\n', 1, true) or 0) - 1), '[^\n]+') do
+    if #lines < MAX_FAILURES then lines[#lines + 1] = one end
+  end
+  local words = table.concat(lines, '\n')
+  if trace ~= '' then words = words .. '\n\n' .. string.gsub(sub(trace, -MAX_TRACEBACK), '^[\128-\191]+', '') end
+  Entry.set_facts(task, { FAILURES, words }, 1)
 end
 
 -- Extend the ttl of a task by a delay, but not beyond LONGEST from now on.

@@ -21,12 +21,10 @@ local Reads = {}
 
 -- Filters of selections ------------------------------------------------------------------------------------------------
 
--- Return the kind of a stored reason, and the reason; `words`: as entry.lua describes it.
+-- Return the kind of a stored reason, and the reason; nil: there is none.
 local function kind_of(words)
   if not words then return 'none' end
-  local length = tonumber(sub(words, 1, 2), 16) or 0
-  local reason = sub(words, 3 + length)
-  return length > 0 and sub(words, 3, 2 + length) or reason, reason
+  return Entry.kind_of(words)
 end
 
 -- True if the data of a task call the function `name`: their member `task`. The first byte distinguishes a map of

@@ -207,6 +207,26 @@ def test_peek_shows_first_tasks_or_selects_by_id_or_state(shell: Shell, queue: t
     assert [task["id"] for task in shell.json("peek", "mail", "--newest-first", "-n", 2)] == [20, 19]
 
 
+def test_failures_of_a_task_are_shown(shell: Shell, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", max_attempts=2)
+    tube.put("ann")
+    take_task(tube).release(reason="timeout", worker="web1:4711")
+    take_task(tube).release(reason="KeyError: 1", traceback="File [bold]a\nKeyError: 1")
+    lines = shell.lines("peek", "mail", 0)
+    assert lines[-4].startswith("task 0, attempt 1, ")
+    assert lines[-4].endswith(" ago on web1:4711: timeout")
+    assert lines[-3].endswith(" ago: KeyError: 1")
+    assert lines[-2:] == ["File [bold]a", "KeyError: 1"]
+    (shown,) = shell.json("buried", "mail")
+    assert [(one["attempt"], one["worker"], one["error"]) for one in shown["failures"]] == [
+        (1, "web1:4711", "timeout"),
+        (2, None, "KeyError: 1"),
+    ]
+    assert (shown["traceback"], shown["buried_at"]) == ("File [bold]a\nKeyError: 1", shown["failures"][1]["time"])
+    assert "buried" in shell.lines("buried", "mail")[0].split()
+    assert json.loads(shell.lines("export", "mail")[0])["traceback"] == shown["traceback"]
+
+
 def test_done_tasks_and_their_results_are_shown(shell: Shell, queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", keep_done=60)
     tube.put_many(["a", "b", "c"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,9 +11,108 @@ from tests.contract.bench import Bench, lacks, needs
 from tubes import Backoff, InvalidOption, OptionNotSupported, TaskNotFound, TaskNotTaken
 from tubes.errors import Facts
 
+if TYPE_CHECKING:
+    from tubes import Task
+
+
+def facts_of(task: Task) -> list[tuple[int, str | None, str | None]]:
+    """Return the failures of a task without their times."""
+    return [(one.attempt, one.worker, one.error) for one in task.failures]
+
 
 class Failures(Bench):
     """Attempts, dead letters and backoff."""
+
+    # -- what is stored of failures -----------------------------------------------------------------------------------
+
+    def test_failures_of_all_attempts_are_stored(self) -> None:
+        self.put(max_attempts=2, context={"trace": "4bf9"})
+        assert (self.tube.peek(0).failures, self.tube.peek(0).traceback, self.tube.peek(0).buried_at) == (
+            (),
+            None,
+            None,
+        )
+        self.take().release(reason="ValueError: a\nb", traceback="File first", worker="web1:4711")
+        first = self.tube.peek(0)
+        assert facts_of(first) == [(1, "web1:4711", "ValueError: a b")]
+        assert (first.traceback, first.buried_at, first.context) == ("File first", None, {"trace": "4bf9"})
+        self.clock.advance(10)
+        dead = self.take().release(reason="KeyError: 'x'", traceback="File last\n\nKeyError", worker="web2:5")
+        for seen in (dead, self.tube.peek(0), *self.tube.select("buried")):
+            assert facts_of(seen) == [(1, "web1:4711", "ValueError: a b"), (2, "web2:5", "KeyError: 'x'")]
+            assert seen.failures[0] == first.failures[0]
+            assert (seen.traceback, seen.buried_at) == ("File last\n\nKeyError", seen.failures[1].time)
+            assert seen.failures[1].time - seen.failures[0].time == pytest.approx(10)
+        kicked = self.tube.kick(task=dead)
+        assert (kicked.failures, kicked.traceback, kicked.buried_at) == (dead.failures, dead.traceback, None)
+
+    def test_each_burial_is_a_failure(self) -> None:
+        task = self.put()
+        assert facts_of(self.tube.bury(task)) == [(0, None, None)]
+        self.tube.kick(task=task)
+        dead = self.take().bury("why", traceback="File", worker="web1:1")
+        assert facts_of(dead) == [
+            (0, None, None),
+            (1, "web1:1", "why"),
+        ]
+        assert (dead.traceback, dead.buried_at) == ("File", dead.failures[1].time)
+        self.tube.kick(task=task)
+        self.tube.select("ready").bury("late")
+        (dead,) = self.tube.select("buried")
+        assert ([one.error for one in dead.failures], dead.traceback) == ([None, "why", "late"], None)
+        assert self.tube.bury(dead, "again", traceback="other") == dead
+
+    @needs("ttr")
+    def test_end_of_the_last_ttr_is_a_failure(self) -> None:
+        self.put_and_take(ttr=5, max_attempts=1)
+        self.clock.advance(5)
+        dead = self.tube.peek(0)
+        assert [(one.attempt, one.error) for one in dead.failures] == [(1, "max_attempts: ttr")]
+        assert dead.buried_at == pytest.approx(dead.created + 5)
+
+    def test_release_without_a_reason_is_no_failure(self) -> None:
+        assert self.put_and_take().release().failures == ()
+        assert self.tube._decline(self.take(), 0).failures == ()
+
+    def test_stored_failures_are_limited(self) -> None:
+        task = self.put()
+        for number in range(7):
+            self.take().release(reason=f"{number}" + "ü" * 1000, traceback="é" * 5000 + "!", worker="w\t\n" + "ü" * 100)
+        found = self.tube.peek(task)
+        assert [one.attempt for one in found.failures] == [3, 4, 5, 6, 7]
+        assert [one.error for one in found.failures] == [f"{number}" + "ü" * 149 for number in range(2, 7)]
+        assert [one.worker for one in found.failures] == ["w  " + "ü" * 48] * 5
+        assert found.traceback == "é" * 2047 + "!"
+
+    @pytest.mark.parametrize("words", ["\ud800\0\x85\u2028x", "\n\nx", " \U0001f600"])
+    def test_texts_of_failures_may_have_any_characters(self, words: str) -> None:
+        task = self.put()
+        dead = self.take().bury(words, traceback=words, worker=words)
+        expected = "".join(" " if letter in "\0\n" else letter for letter in words)
+        assert (dead.failures[0].error, dead.failures[0].worker, dead.traceback) == (expected, expected, words)
+        assert self.tube.peek(task) == dead
+
+    @pytest.mark.parametrize("value", ["", 1, b"x"])
+    def test_texts_of_failures_are_checked(self, value: object) -> None:
+        task: Any = self.put_and_take()
+        for end in (task.release, task.bury):
+            for name in ("traceback", "worker"):
+                with pytest.raises(InvalidOption):
+                    end(**{name: value})
+
+    def test_failures_survive_a_move(self) -> None:
+        dead = self.put_and_take().bury("why", traceback="File")
+        other = self.queue.create_tube("other", self.driver, **self.options)
+        self.tube.select("buried").move_to(other)
+        (moved,) = other.select()
+        assert (moved.failures, moved.traceback, moved.buried_at) == (dead.failures, "File", None)
+
+    def test_a_done_task_keeps_its_failures_and_starts_again_without_them(self) -> None:
+        self.put_and_take(keep_done=60).release(reason="why", traceback="File")
+        done = self.tube.peek(self.take().ack())
+        assert ([one.error for one in done.failures], done.traceback) == (["why"], "File")
+        again = self.tube.kick(task=done)
+        assert (again.failures, again.traceback) == ((), None)
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 

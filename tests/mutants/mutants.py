@@ -875,7 +875,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "reason of a burial is lost",
         "tubes/worker/finishing.py",
-        'elif verdict.method == "bury":\n        arguments = {"reason": verdict.reason}',
+        'elif verdict.method == "bury":\n        arguments = {"reason": verdict.reason, "worker": _name_of_worker()}',
         'elif verdict.method == "bury":\n        arguments = {}',
         _of("tests/worker/test_worker.py", "handler_can_bury_its_task"),
     ),

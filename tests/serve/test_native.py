@@ -192,6 +192,24 @@ def test_batch_put_is_atomic(http: httpx.Client) -> None:
     assert http.get("/tubes/mail").json()["tasks"]["ready"] == 2
 
 
+def test_failures_of_a_task_are_shown(http: httpx.Client) -> None:
+    put(http, 1, max_attempts=2)
+    (task,) = take(http)
+    assert "failures" not in task
+    end = {"leases": [task["lease"]], "reason": "timeout", "worker": "web1:4711"}
+    assert http.post("/leases/release", json=end).json() == {"done": [True]}
+    (task,) = take(http)
+    end = {"leases": [task["lease"]], "reason": "KeyError: 1", "traceback": "File\nKeyError: 1"}
+    assert http.post("/leases/bury", json=end).json() == {"done": [True]}
+    dead = http.get("/tubes/mail/tasks/0").json()
+    assert [(one["attempt"], one["worker"], one["error"]) for one in dead["failures"]] == [
+        (1, "web1:4711", "timeout"),
+        (2, None, "KeyError: 1"),
+    ]
+    assert (dead["traceback"], dead["buried_at"]) == ("File\nKeyError: 1", dead["failures"][1]["time"])
+    assert http.get("/tubes/mail/tasks?state=buried").json()["tasks"] == [dead]
+
+
 def test_many_leases_end_in_one_request(http: httpx.Client) -> None:
     for number in range(5):
         put(http, number)

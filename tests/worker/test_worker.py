@@ -9,6 +9,8 @@ import inspect
 import itertools
 import logging
 import math
+import os
+import socket
 import sys
 import threading
 import time
@@ -870,7 +872,8 @@ def test_a_worker_needs_a_queue() -> None:
         with pytest.raises(InvalidOption):
             Worker(bad)  # type: ignore[arg-type]
     with tubes.connect() as queue:
-        for options in ({"concurrency": 0}, {"grace": -1}):
+        bad_options: list[dict[str, Any]] = [{"concurrency": 0}, {"grace": -1}, {"tracebacks": 1}]
+        for options in bad_options:
             with pytest.raises(InvalidOption):
                 Worker(queue, **options)
 
@@ -999,3 +1002,48 @@ def test_run_refuses_an_unknown_tube_of_an_async_queue() -> None:
 def test_task_is_acked_whatever_its_handler_returns(queue: tubes.Queue, tube: tubes.Tube) -> None:
     tube.put("ann")
     assert work(queue, lambda task: False) == Summary(acked=1)
+
+
+def test_failed_attempts_are_stored_with_their_worker(queue: tubes.Queue, kind: Callable[[Act], Act]) -> None:
+    def fail(task: Any) -> None:
+        secret = "the value of a local"
+        if task.attempts == 1:
+            raise Retry(0)
+        raise KeyError(task.attempts) from ValueError(len(secret))
+
+    queue.create_tube("failing", max_attempts=3).put("x")
+    worker = Worker(queue)
+    worker.on("failing", kind(fail))
+    worker.run(burst=True)
+    (dead,) = queue.tube("failing").select("buried")
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    assert [(one.attempt, one.worker, one.error) for one in dead.failures] == [
+        (2, name, "KeyError: 2"),
+        (3, name, "KeyError: 3"),
+    ]
+    assert dead.traceback is not None
+    assert dead.traceback.endswith("raise KeyError(task.attempts) from ValueError(len(secret))\nKeyError: 3")
+    assert "the direct cause" in dead.traceback
+    assert "the value" not in dead.traceback
+    assert "finishing.py" not in dead.traceback
+
+
+def test_worker_stores_no_traceback_if_told_so(queue: tubes.Queue) -> None:
+    queue.create_tube("failing", max_attempts=1).put("x")
+    worker = Worker(queue, tracebacks=False)
+    worker.on("failing", lambda task: 1 / 0)
+    worker.run(burst=True)
+    (dead,) = queue.tube("failing").select("buried")
+    assert (dead.traceback, dead.reason) == (None, "ZeroDivisionError: division by zero")
+
+
+def test_long_traceback_is_cut_at_its_beginning(queue: tubes.Queue) -> None:
+    def fail(_: Any) -> None:
+        raise ValueError("x" * 1_000_000 + "end")
+
+    queue.create_tube("failing", max_attempts=1).put("x")
+    worker = Worker(queue)
+    worker.on("failing", fail)
+    worker.run(burst=True)
+    (dead,) = queue.tube("failing").select("buried")
+    assert dead.traceback == "x" * 4093 + "end"

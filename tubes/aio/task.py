@@ -55,9 +55,13 @@ class AsyncTask(TaskView[T]):
         reason: str | None = None,
         pri: int | None = None,
         data: T = KEEP,
+        traceback: str | None = None,
+        worker: str | None = None,
     ) -> AsyncTask[T]:
         """Give the task back. See `AsyncTube.release`."""
-        return await self._tube.release(self, delay=delay, at=at, reason=reason, pri=pri, data=data)
+        return await self._tube.release(
+            self, delay=delay, at=at, reason=reason, pri=pri, data=data, traceback=traceback, worker=worker
+        )
 
     async def touch(self, seconds: Seconds = KEEP, *, ttr: Seconds = KEEP) -> AsyncTask[T]:
         """Get more time to work. See `AsyncTube.touch`."""
@@ -97,9 +101,16 @@ class AsyncTask(TaskView[T]):
             check()
         return updated
 
-    async def bury(self, reason: str | None = None, *, pri: int | None = None) -> AsyncTask[T]:
+    async def bury(
+        self,
+        reason: str | None = None,
+        *,
+        pri: int | None = None,
+        traceback: str | None = None,
+        worker: str | None = None,
+    ) -> AsyncTask[T]:
         """Bury the task. See `AsyncTube.bury`."""
-        return await self._tube.bury(self, reason, pri=pri)
+        return await self._tube.bury(self, reason, pri=pri, traceback=traceback, worker=worker)
 
     async def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> AsyncTask[T]:
         """Make the task ready, if it is buried, delayed or done. See `AsyncTube.kick`."""

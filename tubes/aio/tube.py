@@ -18,7 +18,7 @@ from tubes.aio.selection import AsyncSelection
 from tubes.aio.task import AsyncTask
 from tubes.backend.interface import AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
-from tubes.backend.port import check_end
+from tubes.backend.port import check_end, check_trace
 from tubes.backend.selecting import check_filters
 from tubes.backend.waiters import TUBE_EMPTY, LoopWaiter, TaskEnd
 from tubes.drivers.moves import State, check_states
@@ -424,18 +424,21 @@ class AsyncTube(Generic[T, R]):
         reason: str | None = None,
         pri: int | None = None,
         data: T = KEEP,
+        traceback: str | None = None,
+        worker: str | None = None,
     ) -> AsyncTask[T]:
         """Give the task back. It returns to its place in the order, ahead of younger tasks. O(log n).
 
         `delay`: seconds until it is ready again; its ttl is extended by the same time. None: the tube's `backoff`, or
         at once if it has none. After its last attempt (`max_attempts`) the task is buried instead, with this `reason`
         or a standard one. `pri`, `data`: its new priority and data, as for `update`, in the same step.
+        `traceback`, `worker`: texts that are stored with the reason for `task.failures` and `task.traceback`.
 
         Raises `TaskNotTaken` unless this session holds the task, `OptionNotSupported` for a delay or a priority if the
         driver has none.
         """
         delay = delay_of(delay, at, self._port.connection.micros)
-        reply = self._port.release(task, delay, reason, pri, data)
+        reply = self._port.release(task, delay, reason, pri, data, check_trace(traceback, worker))
         return await reply if type(reply) is CoroutineType else reply
 
     async def _decline(self, task: AsyncTask[T], delay: Seconds) -> AsyncTask[T]:
@@ -530,17 +533,24 @@ class AsyncTube(Generic[T, R]):
     # -- for everybody -------------------------------------------------------------------------------------------------
 
     async def bury(
-        self, task: AsyncTask[T] | str | int, reason: str | None = None, *, pri: int | None = None
+        self,
+        task: AsyncTask[T] | str | int,
+        reason: str | None = None,
+        *,
+        pri: int | None = None,
+        traceback: str | None = None,
+        worker: str | None = None,
     ) -> AsyncTask[T]:
         """Bury a task in any state, also if another session holds it. It is not taken again until `kick`. O(log n).
 
         `reason`: stored as `task.reason`. `pri`: its new priority.
+        `traceback`, `worker`: texts for `task.failures` and `task.traceback`.
 
         Its ttl keeps running, unless the tube has a `buried_ttl`. It keeps its key: puts with this key add no task
         until it is done after a kick, deleted, or replaced by a put with `on_duplicate="replace"`. Burying a buried
         task changes nothing. Raises `TaskNotFound` if the task does not exist.
         """
-        reply = self._port.bury(task, reason, pri)
+        reply = self._port.bury(task, reason, pri, check_trace(traceback, worker))
         return await reply if type(reply) is CoroutineType else reply
 
     @overload

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tubes.drivers.driver import Driver
 from tubes.drivers.entry import NO_EXTRAS
+from tubes.drivers.failures import without_failures
 from tubes.drivers.moves import State
 from tubes.drivers.options import SECOND, InternalContext
 from tubes.drivers.timers import NEVER
@@ -50,7 +51,7 @@ def items_of(tasks: Iterable[TaskView], now: int, source: Driver, target: Driver
 
 
 def item_of_done(task: TaskView, driver: Driver) -> Item:
-    """Return the item that puts a done task again, without the facts of its checkpoints."""
+    """Return the item that puts a done task again, without the facts of its checkpoints and its failures."""
     if task._state is not State.DONE:
         rule = f"must be a done task: it is {task._state}"
         raise InvalidOption(option="task", value=task.id, rule=rule, current=str(task._state))
@@ -58,7 +59,7 @@ def item_of_done(task: TaskView, driver: Driver) -> Item:
     if "context" in options:
         progress = reserved_names(dict.fromkeys(CHECKPOINT_NAMES, ""))
         options["context"] = InternalContext(
-            {name: words for name, words in options["context"].items() if name not in progress}
+            {name: words for name, words in without_failures(options["context"]).items() if name not in progress}
         )
     return Item(task.data, **options)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 from uuid import UUID
 
+from tubes.drivers.failures import NO_TRACE, Trace
 from tubes.drivers.moves import State
 from tubes.drivers.options import flag, integer, one_of, priority, text
 from tubes.errors import CallFailed, Facts, InvalidOption, QueueForked, TubeFull, TubesError
@@ -183,6 +184,13 @@ def check_end(task: F) -> F | None:
 
 def check_reason(reason: str | None) -> str | None:
     return None if reason is None else text("reason", reason)
+
+
+def check_trace(traceback: str | None, worker: str | None) -> Trace:
+    if traceback is worker is None:
+        return NO_TRACE
+    facts = {"traceback": traceback, "worker": worker}
+    return Trace(**{name: text(name, value) for name, value in facts.items() if value is not None})
 
 
 def mark_finished(task: object) -> None:

@@ -21,6 +21,7 @@ from tubes.cli.exits import Exit, Stop
 from tubes.cli.show import (
     COLORS,
     console,
+    failures_of,
     moment,
     pause_end_json,
     print_json,
@@ -265,7 +266,7 @@ def peek(
 ) -> None:
     """Show tasks by id, or the first selected tasks of a tube.
 
-    The tasks are not taken.
+    The tasks are not taken. For tasks by id it also prints their last failures, and the traceback of the last one.
     """
     with open_queue(url, codec, read_only=True) as queue:
         tube = queue.tube(name)
@@ -274,6 +275,9 @@ def peek(
         filters: Facts = {"limit": 10} | wanted.filters
         found = [tube.peek(id) for id in ids] if ids else [*tube.select(**filters)]
         _show(found, as_json_=as_json_)
+        for task in found if ids and not as_json_ else ():
+            for line in failures_of(task, time.time()):
+                console().print(text(line))
         if not found:
             raise wanted.nothing(tube)
 

@@ -8,6 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from functools import partial
 
 from rich.console import Console
@@ -75,7 +76,7 @@ def _value_of(name: str, error_name: str, read: Callable[[], object]) -> dict[st
 #: The fields of a task in JSON, after its data.
 _FIELDS = (
     *("utube", "pri", "key", "attempts", "max_attempts", "calls", "reason", "created", "due", "expires", "ttl", "ttr"),
-    *("context", "keep_done", "saved", "progress", "note", "cancelled", "why"),
+    *("context", "keep_done", "saved", "progress", "note", "cancelled", "why", "buried_at", "traceback"),
 )
 
 
@@ -87,6 +88,7 @@ def task_json(task: tubes.Task) -> dict[str, object]:
         **data_of(task),
         **{name: getattr(task, name) for name in _FIELDS},
         "context": task.context or None,
+        "failures": [asdict(failure) for failure in task.failures],
         **({} if task.ended is None else {"ended": task.ended, **result_of(lambda: task.result)}),
     }
 
@@ -143,6 +145,7 @@ _TASKS = (
     Column("age", right=True, drop_order=5),
 )
 _MOVES = Column("moves", drop_order=1)
+_BURIED = Column("buried", right=True, drop_order=1)
 _WHY = Column("why", min_width=12)
 _RESULT = Column("result", min_width=12)
 _PROGRESS = Column("progress", min_width=8)
@@ -158,13 +161,13 @@ def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Grid:
     known = [data_of(task) for task in rows]
     functions = [function_of(one.get("data")) for one in known]
     extra = (*([_FUNCTION] if any(functions) else ()), *([_RESULT] if results else ()), *([_PROGRESS] if steps else ()))
-    moves = () if reasons or results else (_MOVES,)
+    moves = (_BURIED,) if reasons else () if results else (_MOVES,)
     whys = (_WHY,) if reasons or results or any(task.reason for task in rows) else ()
     grid = Grid((*_TASKS, *moves, *whys, *extra, _DATA))
     for task, data, function in zip(rows, known, functions, strict=True):
         state = str(task.state)
         attempts = f"{task.attempts}/{task.max_attempts}" if task.max_attempts else task.attempts
-        move = (moment(task.due, now),) if moves else ()
+        move = (moment(task.buried_at if reasons else task.due, now),) if moves else ()
         why = (": ".join(filter(None, (task.why, task.reason))),) if whys else ()
         result = (words_of(result_of(partial(getattr, task, "result"))),) if results else ()
         step = (progress_of(task.progress, task.note),) if steps else ()
@@ -172,3 +175,14 @@ def tasks_table(tasks: Iterable[tubes.Task], *, reasons: bool = False) -> Grid:
         facts = (task.pri, task.utube, attempts, span(now - task.created), *move, *why, *call, *result, *step)
         grid.add_row(text(task.id), text(state, COLORS.get(state, "")), *map(text, (*facts, words_of(data))))
     return grid
+
+
+def failures_of(task: tubes.Task, now: float) -> Iterable[str]:
+    """Return the last failures of a task, and the traceback of the last one, as lines."""
+    for failure in task.failures:
+        where = f" on {failure.worker}" if failure.worker else ""
+        yield (
+            f"task {task.id}, attempt {failure.attempt}, {moment(failure.time, now)}{where}: "
+            f"{failure.error or 'no reason'}"
+        )
+    yield from (task.traceback or "").splitlines()

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO, Annotated, Any, Final, TextIO, cast
@@ -136,6 +136,8 @@ def record_of(task: tubes.Task, now: float) -> dict[str, object]:
             attempts=task.attempts or None,
             **{name: getattr(task, name) for name in ("reason", *CHECKPOINT_NAMES, "created", "ended", "why")},
             context=task.context or None,
+            failures=[asdict(failure) for failure in task.failures] or None,
+            traceback=task.traceback,
         ),
         **({} if task.ended is None else result_of(lambda: task.result)),
     }

@@ -20,6 +20,7 @@ from tubes.backend.selecting import PART, Filters, Scan
 from tubes.drivers import options as known
 from tubes.drivers.done import Done
 from tubes.drivers.engine import DUE_PART
+from tubes.drivers.failures import NO_TRACE, Trace
 from tubes.drivers.many import ack_many, take_many
 from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, Seconds, flag, integer, micros
@@ -280,6 +281,7 @@ class CallPort(MemoryPort[F]):
         reason: str | None = None,
         pri: int | None = None,
         data: object = KEEP,
+        trace: Trace = NO_TRACE,
     ) -> F:
         """Give a held task back; without a delay, after the tube's backoff."""
         reason = check_reason(reason)
@@ -293,7 +295,7 @@ class CallPort(MemoryPort[F]):
                 self.require_option("delay")
             if checked is not None or data is not KEEP:
                 entry = self._engine.begin_move(entry, checked, data)
-            self._engine.release(now, entry, span, reason=reason)
+            self._engine.release(now, entry, span, reason=reason, trace=trace)
             self._engine.end_move()
             return entry
 
@@ -347,7 +349,7 @@ class CallPort(MemoryPort[F]):
 
         return self._do(act)
 
-    def bury(self, task: object, reason: str | None, pri: int | None = None) -> F:
+    def bury(self, task: object, reason: str | None, pri: int | None = None, trace: Trace = NO_TRACE) -> F:
         """Bury a task."""
         reason = check_reason(reason)
         checked = None if pri is None else self.check_pri(pri)
@@ -355,7 +357,7 @@ class CallPort(MemoryPort[F]):
         def act(now: int, entry: Entry) -> Entry:
             if checked is not None:
                 entry = self._engine.begin_move(entry, checked)
-            self._engine.bury(now, entry, reason, self.hold)
+            self._engine.bury(now, entry, reason, self.hold, trace)
             self._engine.end_move()
             return entry
 

@@ -63,9 +63,13 @@ class Task(TaskView[T]):
         reason: str | None = None,
         pri: int | None = None,
         data: T = KEEP,
+        traceback: str | None = None,
+        worker: str | None = None,
     ) -> Task[T]:
         """Give the task back. See `Tube.release`."""
-        return self._tube.release(self, delay=delay, at=at, reason=reason, pri=pri, data=data)
+        return self._tube.release(
+            self, delay=delay, at=at, reason=reason, pri=pri, data=data, traceback=traceback, worker=worker
+        )
 
     def touch(self, seconds: Seconds = KEEP, *, ttr: Seconds = KEEP) -> Task[T]:
         """Get more time to work. See `Tube.touch`."""
@@ -110,9 +114,16 @@ class Task(TaskView[T]):
             check()
         return updated
 
-    def bury(self, reason: str | None = None, *, pri: int | None = None) -> Task[T]:
+    def bury(
+        self,
+        reason: str | None = None,
+        *,
+        pri: int | None = None,
+        traceback: str | None = None,
+        worker: str | None = None,
+    ) -> Task[T]:
         """Bury the task. See `Tube.bury`."""
-        return self._tube.bury(self, reason, pri=pri)
+        return self._tube.bury(self, reason, pri=pri, traceback=traceback, worker=worker)
 
     def kick(self, *, attempts: int | None = None, ttl: Seconds | None = None) -> Task[T]:
         """Make the task ready, if it is buried, delayed or done. See `Tube.kick`."""

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 from tubes import calls
 from tubes.backend.interface import Port
 from tubes.backend.listeners import callback_of, thread_listener
-from tubes.backend.port import check_end
+from tubes.backend.port import check_end, check_trace
 from tubes.backend.selecting import check_filters
 from tubes.backend.waiters import TUBE_EMPTY, TaskEnd, ThreadWaiter
 from tubes.drivers.moves import State, check_states
@@ -469,18 +469,21 @@ class Tube(Generic[T, R]):
         reason: str | None = None,
         pri: int | None = None,
         data: T = KEEP,
+        traceback: str | None = None,
+        worker: str | None = None,
     ) -> Task[T]:
         """Give the task back. It returns to its place in the order, ahead of younger tasks. O(log n).
 
         `delay`: seconds until it is ready again; its ttl is extended by the same time. None: the tube's `backoff`, or
         at once if it has none. After its last attempt (`max_attempts`) the task is buried instead, with this `reason`
         or a standard one. `pri`, `data`: its new priority and data, as for `update`, in the same step.
+        `traceback`, `worker`: texts that are stored with the reason for `task.failures` and `task.traceback`.
 
         Raises `TaskNotTaken` unless this session holds the task, `OptionNotSupported` for a delay or a priority if the
         driver has none.
         """
         delay = delay_of(delay, at, self._port.connection.micros)
-        return self._port.release(task, delay, reason, pri, data)
+        return self._port.release(task, delay, reason, pri, data, check_trace(traceback, worker))
 
     def _decline(self, task: Task[T], delay: Seconds) -> Task[T]:
         """Give a task back for another worker: the attempt does not count, and the delay does not extend the ttl."""
@@ -577,16 +580,25 @@ class Tube(Generic[T, R]):
 
     # -- for everybody -------------------------------------------------------------------------------------------------
 
-    def bury(self, task: Task[T] | str | int, reason: str | None = None, *, pri: int | None = None) -> Task[T]:
+    def bury(
+        self,
+        task: Task[T] | str | int,
+        reason: str | None = None,
+        *,
+        pri: int | None = None,
+        traceback: str | None = None,
+        worker: str | None = None,
+    ) -> Task[T]:
         """Bury a task in any state, also if another session holds it. It is not taken again until `kick`. O(log n).
 
         `reason`: stored as `task.reason`. `pri`: its new priority.
+        `traceback`, `worker`: texts for `task.failures` and `task.traceback`.
 
         Its ttl keeps running, unless the tube has a `buried_ttl`. It keeps its key: puts with this key add no task
         until it is done after a kick, deleted, or replaced by a put with `on_duplicate="replace"`. Burying a buried
         task changes nothing. Raises `TaskNotFound` if the task does not exist.
         """
-        return self._port.bury(task, reason, pri)
+        return self._port.bury(task, reason, pri, check_trace(traceback, worker))
 
     @overload
     def kick(self, count: int = 1) -> int: ...

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self
 from typing_extensions import TypeVar
 
 from tubes.drivers.entry import KEPT
+from tubes.drivers.failures import Failure, failures_of, traceback_of
 from tubes.drivers.moves import State
 from tubes.drivers.options import RESERVED, SECOND, fraction
 from tubes.drivers.timers import NEVER
@@ -77,6 +78,11 @@ class Record(Protocol):
     utube: str | None
     pri: int
     created: int
+
+
+def own_context(context: dict[str, str] | None) -> dict[str, str]:
+    """Return the names of a stored context that the caller has put."""
+    return {name: words for name, words in context.items() if not name.startswith(RESERVED)} if context else {}
 
 
 class TaskView(Generic[T]):
@@ -168,6 +174,38 @@ class TaskView(Generic[T]):
         return None if self._extras is None else self._extras.reason
 
     @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The last five failures, the last one at the end: releases with a reason, and burials.
+
+        An attempt fails here if it is released with a `reason`, as workers do; a `ttr` that ends is a failure only if
+        it buries the task. They survive `kick` and moves to other tubes. A done task keeps them, too, but starts
+        without them if it is put again.
+
+        >>> import tubes
+        >>> with tubes.connect(clock=tubes.testing.ManualClock(1.7e9)) as queue:
+        ...     tube = queue.create_tube("mail", max_attempts=2)
+        ...     _ = tube.put("to ann")
+        ...     _ = tube.take().release(reason="timeout", worker="web1:4711")
+        ...     _ = tube.take().release()
+        ...     for failure in tube.peek(0).failures:
+        ...         print(failure.attempt, failure.worker, failure.error)
+        1 web1:4711 timeout
+        2 None max_attempts: release
+        """
+        return failures_of(None if self._extras is None else self._extras.context)
+
+    @property
+    def traceback(self) -> str | None:
+        """The traceback of the last failure, at most its last 4096 bytes; None: it is unknown. See `failures`."""
+        return traceback_of(None if self._extras is None else self._extras.context)
+
+    @property
+    def buried_at(self) -> float | None:
+        """The time at which the task was buried, in seconds since the epoch; None: it is not, or `repair` buried it."""
+        failures = self.failures if self._state is State.BURIED else ()
+        return failures[-1].time if failures else None
+
+    @property
     def keep_done(self) -> float | None:
         """The time for which the task is kept after its end, in seconds; None: it is not kept."""
         return None if self._extras is None or not self._extras.keep_done else self._extras.keep_done / SECOND
@@ -210,8 +248,7 @@ class TaskView(Generic[T]):
 
         It may be passed to the put of another task: it does not include the address for the reply of a `call`.
         """
-        context = None if self._extras is None else self._extras.context
-        return {name: words for name, words in context.items() if not name.startswith(RESERVED)} if context else {}
+        return own_context(None if self._extras is None else self._extras.context)
 
     def _fact(self, name: str) -> str | None:
         context = None if self._extras is None else self._extras.context

@@ -6,6 +6,8 @@ Both retry while the backend is unreachable. `carry_out` is a flow whose steps a
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
 from functools import partial
 from operator import call
@@ -30,7 +32,7 @@ from tubes.errors import (
 )
 from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
-from tubes.worker.outcomes import Outcome, Verdict, log_verdict, name_of, reason_of
+from tubes.worker.outcomes import Outcome, Verdict, log_verdict, name_of, reason_of, traceback_of
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
@@ -45,17 +47,22 @@ _OUTCOMES: Final[dict[State, Outcome]] = {State.DONE: "acked", State.BURIED: "bu
 
 
 def carry_out(
-    tube: Tube | AsyncTube, task: TaskView, verdict: Verdict, has_ended: Callable[[], bool]
+    tube: Tube | AsyncTube, task: TaskView, verdict: Verdict, has_ended: Callable[[], bool], *, tracebacks: bool = False
 ) -> Flow[_Step, Outcome]:
-    """Carry out a verdict. Retries until the backend is reachable or the run `has_ended`."""
+    """Carry out a verdict. Retries until the backend is reachable or the run `has_ended`.
+
+    `tracebacks`: store the traceback of an error with the task.
+    """
     method: Callable[..., object] = tube._decline if verdict.method == "decline" else getattr(tube, verdict.method)
     arguments: dict[str, object] = {}
     if verdict.leaves_result(task):
         arguments = {"result": verdict.result}
     elif verdict.method == "bury":
-        arguments = {"reason": verdict.reason}
+        arguments = {"reason": verdict.reason, "worker": _name_of_worker()}
     elif verdict.method == "release":
-        arguments = {"delay": verdict.delay, "reason": verdict.reason}
+        arguments = {"delay": verdict.delay, "reason": verdict.reason_for(task), "worker": _name_of_worker()}
+        if tracebacks and verdict.error is not None:
+            arguments["traceback"] = traceback_of(verdict.error)
     elif verdict.method == "decline":
         arguments = {"delay": verdict.delay}
     failures = 0
@@ -92,6 +99,10 @@ def carry_out(
             return outcome
 
 
+def _name_of_worker() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
 def _seconds_until_ready(after: TaskView) -> float | None:
     """Return the seconds until a released task is ready; None if it is ready now."""
     if after.due is None or after.state is not State.DELAYED:
@@ -104,15 +115,18 @@ def _seconds_until_ready(after: TaskView) -> float | None:
 class Finishing:
     """Finishes the tasks of one run, in its event loop.
 
-    `replies`: the queue that sends the replies to callers.
+    `replies`: the queue that sends the replies to callers. `tracebacks`: as for `carry_out`.
     """
 
-    def __init__(self, replies: AsyncQueue, lifetime: Lifetime) -> None:
+    def __init__(self, replies: AsyncQueue, lifetime: Lifetime, *, tracebacks: bool) -> None:
         self._replies: Final = replies
+        self._tracebacks: Final = tracebacks
         self._lifetime: Final = lifetime
 
     async def finish(self, task: AsyncTask, verdict: Verdict) -> Outcome:
-        return await run_async(carry_out(task._tube, task, verdict, self._lifetime.has_ended), call)
+        return await run_async(
+            carry_out(task._tube, task, verdict, self._lifetime.has_ended, tracebacks=self._tracebacks), call
+        )
 
     async def reply(self, task: AsyncTask, verdict: Verdict, *, return_if_full: bool = True) -> bool:
         """Send the result of a task to its caller.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
+from traceback import format_exception
 from types import EllipsisType, TracebackType
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
+from tubes.drivers.failures import MAX_TRACEBACK
 from tubes.drivers.options import Seconds, micros, seconds
 from tubes.errors import InvalidOption, cut, excerpt
 from tubes.values.task import FINISHED, TaskView
@@ -122,6 +124,10 @@ class Verdict(NamedTuple):
         if self.method == "decline":
             return False
         return self.method != "release" or (task.max_attempts is not None and task.attempts >= task.max_attempts)
+
+    def reason_for(self, task: TaskView) -> str | None:
+        """Return the reason of a release; None for a plain `Retry`, which is no error unless it is the last attempt."""
+        return None if self.reason == _RETRY_REASON and not self.is_last(task) else self.reason
 
     def leaves_result(self, task: TaskView) -> bool:
         """Return True if the task is done and is kept with a result."""
@@ -265,6 +271,14 @@ def _trace_of_handler(error: BaseException) -> TracebackType | None:
 def trace_of(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """Return the `exc_info` of a handler's error, without the frames of the worker that called the handler."""
     return type(error), error, _trace_of_handler(error) or error.__traceback__
+
+
+def traceback_of(error: BaseException) -> str | None:
+    """Return the end of the traceback of a handler's error; None for an error of the worker."""
+    try:
+        return None if _is_of_worker(error) else "".join(format_exception(*trace_of(error))).rstrip()[-MAX_TRACEBACK:]
+    except Exception:  # An error in a method of a user's class.
+        return None
 
 
 #: The grace period ended first: handlers were cut off, and their tasks released.

@@ -94,7 +94,7 @@ class Run:
     One class, because all methods change the set of tasks in flight.
     """
 
-    def __init__(self, connections: Connections, hooks: list[Hook], *, burst: bool) -> None:
+    def __init__(self, connections: Connections, hooks: list[Hook], *, burst: bool, tracebacks: bool) -> None:
         self._connections: Final = connections
         self._burst: Final = burst
         self._summary: Final = Summary()
@@ -103,7 +103,7 @@ class Run:
         self._processes: Final = Processes()
         self._renewer: Final = LeaseRenewer(connections.thread_tube, self._handle_lost, self._handle_timeout)
         self._handling: Final = Handling(connections, self._lifetime, self._pool, self._processes, hooks)
-        self._finishing: Final = Finishing(connections.replies, self._lifetime)
+        self._finishing: Final = Finishing(connections.replies, self._lifetime, tracebacks=tracebacks)
         self._acks: Final = Acks(self._free, self._end, self._handle_failed_ack)
         self._fetchers: Final[dict[object, Fetcher]] = {}
         self._in_flight: Final[set[InFlight]] = set()

@@ -67,6 +67,8 @@ class Worker:
     tasks of the queue.
     `concurrency`: how many tasks each handler works on at a time, unless `on` sets it.
     `grace`: seconds that handlers have to finish when the worker is stopped.
+    `tracebacks`: store the end of the traceback of a handler's error with the task: `task.traceback`. It contains lines
+    of your code and the error, never the values of variables.
 
     A handler is called with a task: a plain function in a thread with a `Task`, an async one in the event loop with an
     `AsyncTask`. When it returns, the task is acked. When it raises, the task is released with the tube's backoff; after
@@ -84,7 +86,14 @@ class Worker:
     ([1, 4, 9], 3)
     """
 
-    def __init__(self, queue: sync.Queue | aio.AsyncQueue, *, concurrency: int = 1, grace: Seconds = 30.0) -> None:
+    def __init__(
+        self,
+        queue: sync.Queue | aio.AsyncQueue,
+        *,
+        concurrency: int = 1,
+        grace: Seconds = 30.0,
+        tracebacks: bool = True,
+    ) -> None:
         if not isinstance(queue, (sync.Queue, aio.AsyncQueue)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="queue", value=queue, rule="must be a Queue or an AsyncQueue")
         positive("concurrency", concurrency)
@@ -93,6 +102,7 @@ class Worker:
         #: Seconds that handlers have to finish when the worker is stopped.
         self.grace = seconds("grace", grace)
         self._queue: Final = queue
+        self._tracebacks: Final = flag("tracebacks", tracebacks)
         self._routes: list[Route] = []
         self._hooks: list[Hook] = []
         self._lifespans: list[Callable[[], object]] = []
@@ -582,7 +592,7 @@ class Worker:
                     if connections is None:
                         return Summary()
                     await self._look_up_unchecked(connections.queue)
-                    self._run = Run(connections, self._hooks, burst=burst)
+                    self._run = Run(connections, self._hooks, burst=burst, tracebacks=self._tracebacks)
                     self._update_run()
                     on_start()
                     summary = await self._run.work(self.grace)

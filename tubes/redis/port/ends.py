@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tubes.backend.port import check_reason
 from tubes.drivers.engine import CANCELLED_KEPT
+from tubes.drivers.failures import NO_TRACE, Trace
 from tubes.drivers.moves import State
 from tubes.drivers.options import KEEP, Seconds, micros
 from tubes.errors import TaskCancelled, TaskNotFound
@@ -50,6 +51,7 @@ def release(
     reason: str | None = None,
     pri: int | None = None,
     data: object = KEEP,
+    trace: Trace = NO_TRACE,
 ) -> F:
     """Give a held task back; without `delay` it waits for the tube's backoff."""
     reason_word, delay_argument = task_codec.encode_reason(check_reason(reason)), delay_word(port, delay)
@@ -63,8 +65,13 @@ def release(
         return port.run(_refuse(port, task, "delay"))
     return port.call(
         "release",
-        port.task_request(task, delay_argument, reason_word, *changes, ends=True, data=raw),
+        port.task_request(task, delay_argument, reason_word, _trace_word(trace), *changes, ends=True, data=raw),
     )
+
+
+def _trace_word(trace: Trace) -> Word:
+    """Return the worker, a line break and the traceback as an argument of functions."""
+    return encode_text("\n".join((trace.worker.replace("\n", " "), trace.traceback))) if any(trace) else ""
 
 
 def release_unfailed(port: RedisPort[F], task: object) -> F:
@@ -131,11 +138,11 @@ def _refuse(port: RedisPort[F], task: object, option: str) -> Flow[F]:
     raise port._driver.make_option_error(option)
 
 
-def bury(port: RedisPort[F], task: object, reason: str | None, pri: int | None = None) -> F:
+def bury(port: RedisPort[F], task: object, reason: str | None, pri: int | None = None, trace: Trace = NO_TRACE) -> F:
     """Bury a task."""
     reason_word = task_codec.encode_reason(check_reason(reason))
     pri_word = () if pri is None else (port.check_pri(pri),)
-    return port.call("bury", port.task_request(task, reason_word, *pri_word, looks=True, ends=True))
+    return port.call("bury", port.task_request(task, reason_word, _trace_word(trace), *pri_word, looks=True, ends=True))
 
 
 def delete(port: RedisPort[F], task: object, states: tuple[State, ...] = ()) -> F:

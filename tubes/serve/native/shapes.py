@@ -8,6 +8,7 @@ import math
 import sys
 from base64 import b64decode, b64encode
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -95,10 +96,18 @@ TASK: Final[Schema] = object_schema(
             "description": "How much of the work is done, from 0 to 1, by the last checkpoint.",
         },
         "note": TEXT,
+        "failures": {
+            **list_schema(
+                object_schema({"time": MOMENT, "attempt": INTEGER, "worker": nullable(TEXT), "error": nullable(TEXT)})
+            ),
+            "description": "The last failed attempts and burials, the last one at the end.",
+        },
+        "traceback": {**TEXT, "description": "The end of the traceback of the last failure, at most 4096 bytes."},
+        "buried_at": {**MOMENT, "description": "When the task was buried, if it is buried."},
         "cancelled": {**FLAG, "description": "True if the task was cancelled; otherwise the member is missing."},
     },
     *("data", "data_base64", "lease", "ended", "why", "result", "result_base64"),
-    *("saved", "progress", "note", "cancelled", *_PREVIEWS),
+    *("saved", "progress", "note", "failures", "traceback", "buried_at", "cancelled", *_PREVIEWS),
 )
 #: The query parameter of a preview.
 PREVIEW: Final = {
@@ -315,8 +324,15 @@ def facts_json(task: AsyncTask, preview: int | None = None) -> str:
 
 
 def _checkpoint_json(task: AsyncTask, preview: int | None) -> str:
-    """Return the members that the last checkpoint stored: saved, progress and note."""
-    saved, facts = task.saved, {"progress": task.progress, "note": task.note}
+    """Return the members that the last checkpoint and the last failures stored."""
+    saved, failures = task.saved, [asdict(failure) for failure in task.failures]
+    facts = {
+        "progress": task.progress,
+        "note": task.note,
+        "failures": failures or None,
+        "traceback": task.traceback,
+        "buried_at": task.buried_at,
+    }
     members = [f'"{name}":{encode_reply(fact).decode()}' for name, fact in facts.items() if fact is not None]
     if saved is not None:
         members.insert(0, _value_json("saved", encode_reply(saved), preview).decode())

@@ -200,7 +200,12 @@ def _ending(action: str, summary: str, *required: str, **members: Schema) -> Ope
     return operation("POST", f"/leases/{action}", "take", body=body, replies={200: _DONE})(end)
 
 
-_BURY: Final[Fields] = {"reason": schemas.NONEMPTY, "pri": schemas.PRI}
+_BURY: Final[Fields] = {
+    "reason": schemas.NONEMPTY,
+    "pri": schemas.PRI,
+    "traceback": schemas.NONEMPTY,
+    "worker": schemas.NONEMPTY,
+}
 release = _ending("release", "Release tasks, at once or after a delay.", delay=schemas.SECONDS, **_BURY)
 bury = _ending("bury", "Bury tasks.", **_BURY)
 renew = _ending("renew", "Extend takes to at least `seconds` from now.", "seconds", seconds=schemas.SECONDS)

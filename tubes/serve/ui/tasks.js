@@ -142,6 +142,7 @@ export function Task({ namespace, name, tube, id }) {
     <div class="charts"><section><h3>Facts</h3><${Facts} task=${task} holder=${holder} /></section>
       <section><h3>Times</h3><${Timeline} task=${task}
         taken=${holder?.tasks.find((held) => held.tube === name && String(held.id) === id)?.since} /></section></div>
+    ${task.failures && html`<${Failures} task=${task} />`}
     ${value(task, "Data", "")}${value(task, "Result", "result_")}${value(task, "Saved for the next attempt", "saved_")}`}<//>`;
 }
 
@@ -163,11 +164,21 @@ function Facts({ task, holder }) {
     <dd><${Text} of=${fact} limit=${1000} /></dd>`)}</dl>`;
 }
 
+const FAILED = [["Time"], ["Attempt", "number"], ["Worker"], ["Error"]];
+
+// The last failures of a task, and the traceback of the last one.
+function Failures({ task }) {
+  const rows = task.failures.map((one) => html`<tr><td><${Time} at=${one.time} /></td><td class="number">${one.attempt}</td>
+    <td><${Text} of=${one.worker} limit=${100} /></td><td class="data"><${Text} of=${one.error} limit=${300} /></td></tr>`);
+  return html`<section><h3>Failures</h3><${Table} caption="Failures" columns=${FAILED} rows=${rows} />
+    ${task.traceback && html`<pre tabindex="0"><${Text} of=${task.traceback} limit=${5000} /></pre>`}</section>`;
+}
+
 // The known moments of a task, in order.
 function Timeline({ task, taken }) {
   const due = { delayed: "becomes ready", taken: "its take ends" }[task.state] ?? "is due";
   const end = { ack: "was acked", delete: "was deleted", ttl: "expired", cancelled: "was cancelled" }[task.why];
-  const moments = [[task.created, "was put"], [taken, "was taken"], [task.due, due], [task.expires, "expires"], [task.ended, end]]
+  const moments = [[task.created, "was put"], [taken, "was taken"], [task.buried_at, "was buried"], [task.due, due], [task.expires, "expires"], [task.ended, end]]
     .filter(([at]) => at != null)
     .concat(task.ended == null ? [[now(), `is ${task.state}`]] : [])
     .sort(([first], [second]) => first - second);

@@ -25,6 +25,7 @@ from tubes.redis.bulk import (
     read_done,
     read_task,
 )
+from tubes.values.task import own_context
 
 if TYPE_CHECKING:
     from tubes.redis.bulk import Reply, Word
@@ -391,7 +392,8 @@ def _decode_done(tube: Tube, ids: Sequence[int], raws: Sequence[bytes | None]) -
         expires = None if done.ttl is None else done.created + done.ttl
         row = Row(
             id, State.DONE.letter, done.data, done.utube, done.pri, done.attempts, None, extras.reason, extras.key,
-            done.created, None, expires, extras.max_attempts or None, extras.context, done.result, done.why, done.ended,
+            done.created, None, expires, extras.max_attempts or None, own_context(extras.context) or None,
+            done.result, done.why, done.ended,
         )  # fmt: skip
         rows.append(row)
     return Table(len(rows), dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else _EMPTY)
@@ -419,5 +421,5 @@ def _rows(
         expires = None if stored.ttl is None else stored.created + stored.ttl
         yield Row(
             id, state, raw[at:], stored.utube, stored.pri, attempts, number, extras.reason, extras.key,
-            stored.created, due, expires, extras.max_attempts or None, extras.context,
+            stored.created, due, expires, extras.max_attempts or None, own_context(extras.context) or None,
         )  # fmt: skip
