@@ -36,6 +36,8 @@ class TubesError(Exception):
             message = message.removesuffix(".")
         if "item" in facts:  # In a batch: its number, from 0.
             message = f"item {facts['item']}: {message}"
+        elif "row" in facts:  # In a write from Spark: the position of the row, and its bad column.
+            message = f"{facts['row']}: {message}"
         elif "moved" in facts:  # The id of a task that the other tube refused.
             message = f"task {facts['moved']} cannot move to tube {facts['to']!r}: {message}"
         super().__init__(message)

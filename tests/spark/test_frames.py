@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -161,6 +162,46 @@ def test_bad_rows_option_buries_invalid_rows_with_their_values(
         assert reason.startswith("bad row: ")
         assert why in reason
     assert queue.admin.check("t") == []
+
+
+NAN = float("nan")
+MAPS = "array<struct<m: map<string,double>>>"
+BAD_VALUES: list[tuple[str, dict[str, Any], str, str]] = [
+    (
+        "url string, score double",
+        {"score": NAN},
+        "row 3 (url='2'), ",
+        "column score: codec 'json' cannot encode float nan: ",
+    ),
+    ("url string, score double, key string", {"score": NAN}, "row 3 (key='k2'), ", "column score: "),
+    (
+        f"url string, a {MAPS}",
+        {"a": [{"m": []}, {"m": [("b", 1), ("c", NAN)]}]},
+        "row 3 (url='2'), ",
+        "column a[1].m['c']: ",
+    ),
+    ("n int, s struct<a: map<int,array<double>>>", {"s": {"a": [(7, [1.5, NAN])]}}, "row 3, ", "column s.a[7][1]: "),
+    ("url string, ttl double", {"ttl": -1.5}, "row 3 (url='2'): ", "ttl=-1.5"),
+    ("url string, max_attempts int, score double", {"max_attempts": 0}, "row 3 (url='2'): ", "max_attempts=0"),
+]
+
+
+@pytest.mark.parametrize(("ddl", "bad", "row", "what"), BAD_VALUES)
+def test_error_of_bad_row_names_the_row_and_the_bad_value(
+    queue: tubes.Queue, options: dict[str, str], ddl: str, bad: dict[str, Any], row: str, what: str
+) -> None:
+    tube = queue.create_tube("t", "utubettl")
+    names = schema(ddl).names
+    rows = [{name: value for name, value in (("url", str(n)), ("key", f"k{n}")) if name in names} for n in range(9)]
+    rows[2] |= bad
+    # A later row, with an error that the encoder finds first, is not the one to name.
+    rows[6] |= {"score": NAN} if "score" in names else {}
+    writer = source(options).writer(schema(ddl), overwrite=False)
+    with pytest.raises(tubes.TubesError, match=re.escape(row + what)):
+        writer.write(batch_of(rows[part], ddl) for part in (slice(0, 2), slice(2, 9)))
+    write({**options, "badRows": "bury"}, [rows[:3]], ddl)
+    (buried,) = tube.select("buried")
+    assert str(buried.reason).startswith("bad row: " + what)
 
 
 def test_row_with_time_out_of_range_is_buried_with_its_other_values(

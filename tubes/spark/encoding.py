@@ -53,6 +53,39 @@ def encoder(settings: Settings) -> Callable[[Array], list[bytes]]:
     return encode_checked
 
 
+def find_bad_value(
+    encode: Callable[[Array], list[bytes]], parts: list[tuple[str, Array]]
+) -> tuple[str, CodecError | None]:
+    """Return the path and the error of the innermost value that cannot be encoded, in columns of one row."""
+    path, error = "", None
+    while parts:
+        parts, candidates = [], parts
+        for name, part in candidates:
+            try:
+                encode(part)
+            except CodecError as found:
+                path, error = path + name, found
+                # In a value that is nested too deeply no single part is bad.
+                parts = [] if isinstance(found.__cause__, RecursionError) else _parts_of(part)
+                break
+    return path, error
+
+
+def _parts_of(column: Array) -> list[tuple[str, Array]]:
+    """Return the fields, items or values of a column of one row, with their part of the path."""
+    types = pa.types
+    if types.is_struct(column.type):
+        return [(f".{field.name}", part) for field, part in zip(column.type, column.flatten(), strict=True)]
+    if types.is_map(column.type):
+        keys, values = column[0].values.flatten()
+        names = keys.to_pylist() if _is_plain(keys.type) else range(len(keys))
+        return [(f"[{name!r}]", values.slice(number, 1)) for number, name in enumerate(names)]
+    if types.is_list(column.type):
+        items = column.flatten()
+        return [(f"[{number}]", items.slice(number, 1)) for number in range(len(items))]
+    return []
+
+
 def _encoder(settings: Settings) -> Callable[[Array], list[bytes]]:
     if settings.codec == "raw":
         return _encode_raw

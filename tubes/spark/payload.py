@@ -5,15 +5,17 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
-from collections.abc import Iterable, Iterator
+import reprlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from pyspark import TaskContext
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, YearMonthIntervalType
 
-from tubes.errors import InvalidOption
+from tubes.errors import CodecError, InvalidOption, TubesError
 from tubes.spark.arrow import Array, RecordBatch, pa
-from tubes.spark.encoding import encoder
+from tubes.spark.encoding import encoder, find_bad_value
 from tubes.values.codecs import encode
 from tubes.values.codecs import find as find_codec
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from tubes.spark.server.bulk_write import Head, Writer
     from tubes.spark.settings import Settings
 
+_Runs: TypeAlias = "list[tuple[Head, list[bytes]]]"
+_Convert: TypeAlias = Callable[[RecordBatch], _Runs]
 #: Column that is an option of put -> its allowed Spark types, as prefixes of the type names.
 _OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "utube": ("string", "char", "varchar", "tinyint", "smallint", "int", "bigint", "boolean"),
@@ -102,12 +106,26 @@ class Payload:
         return cls(settings, data, fields, options, blank)
 
     def runs(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
-        """Yield the tasks of record batches as runs with equal options."""
+        """Yield the tasks of record batches as runs with equal options. The error of a bad row names it."""
+        convert = self._converter(writer)
+        rows = 0
+        for batch in batches:
+            try:
+                runs = convert(batch)
+            except TubesError as error:
+                number, error = _find_bad_row(convert, batch, error)
+                raise self._explain(batch.slice(number, 1), error, rows + number + 1) from None
+            yield from runs
+            rows += batch.num_rows
+
+    def _converter(self, writer: Writer) -> _Convert:
+        """Return the function that converts a record batch to runs."""
         driver = writer.tube.driver
         encode = encoder(self.settings)
         plain = self._head(writer, driver, (None,) * len(self.options))
         heads: dict[tuple[object, ...], Head] = {}
-        for batch in batches:
+
+        def convert(batch: RecordBatch) -> _Runs:
             for name in self.blank:
                 if batch.column(name).null_count < batch.num_rows:
                     rule = f"must be null: a put to tube {self.settings.tube!r} does not accept it"
@@ -115,8 +133,8 @@ class Payload:
             data = batch.select(list(self.fields)).to_struct_array() if self.data is None else batch.column(self.data)
             raws = encode(data)
             if not self.options:
-                yield plain, raws
-                continue
+                return [(plain, raws)]
+            runs: _Runs = []
             columns = [_values(batch.column(name)) for name in self.options]
             last: tuple[object, ...] | None = None
             run: list[bytes] = []
@@ -124,7 +142,7 @@ class Payload:
             for values, raw in zip(zip(*columns, strict=True), raws, strict=True):
                 if values != last:
                     if run:
-                        yield head, run
+                        runs.append((head, run))
                     run, last = [], values
                     known = heads.get(values)
                     if known is None:
@@ -134,24 +152,52 @@ class Payload:
                     head = known
                 run.append(raw)
             if run:
-                yield head, run
+                runs.append((head, run))
+            return runs
+
+        return convert
 
     def runs_or_buried(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
         """Yield runs like `runs`. A row that cannot be put becomes a buried task with the row's columns as data."""
+        convert = self._converter(writer)
         for batch in batches:
-            yield from self._bisect(writer, batch)
+            yield from self._bisect(writer, convert, batch)
 
-    def _bisect(self, writer: Writer, batch: RecordBatch) -> Iterator[tuple[Head, list[bytes]]]:
+    def _bisect(self, writer: Writer, convert: _Convert, batch: RecordBatch) -> Iterator[tuple[Head, list[bytes]]]:
         """Halve a batch until each bad row stands alone."""
         try:
-            yield from list(self.runs(writer, [batch]))
-        except ValueError as error:  # Errors about options and data are ValueErrors.
+            yield from convert(batch)
+        except TubesError as error:
             half = batch.num_rows // 2
             if half:
-                yield from self._bisect(writer, batch.slice(0, half))
-                yield from self._bisect(writer, batch.slice(half))
+                yield from self._bisect(writer, convert, batch.slice(0, half))
+                yield from self._bisect(writer, convert, batch.slice(half))
             else:
-                yield writer.buried_head(f"bad row: {error}"), [self._dump(batch)]
+                yield writer.buried_head(f"bad row: {self._explain(batch, error)}"), [self._dump(batch)]
+
+    def _explain(self, row: RecordBatch, error: TubesError, number: int | None = None) -> TubesError:
+        """Return the error of a row with the path of the bad value, and with the position of the row if given."""
+        path = ""
+        if isinstance(error, CodecError):
+            path, found = find_bad_value(encoder(self.settings), [(name, row.column(name)) for name in self.fields])
+            error = found or error
+        words = []
+        if number is not None:
+            context = TaskContext.get()
+            partition = "" if context is None else f" of partition {context.partitionId()}"
+            words = [f"row {number}{partition}{self._identify(row, path)}"]
+        if path:
+            words.append(f"column {path}")
+        return type(error)(**{**error.facts, "row": ", ".join(words)}) if words else error
+
+    def _identify(self, row: RecordBatch, path: str) -> str:
+        """Return the value of a column by which a person finds the row: of its key, or of the first text or integer."""
+        for name in sorted((*self.fields, *self.options), key=lambda name: name != "key"):
+            value = row.column(name)[0]
+            is_short = pa.types.is_string(value.type) or pa.types.is_integer(value.type)
+            if is_short and value.is_valid and name != path:
+                return f" ({name}={reprlib.repr(value.as_py())})"
+        return ""
 
     def _dump(self, batch: RecordBatch) -> bytes:
         """Encode the only row of a batch for inspection: values that JSON lacks become text."""
@@ -172,6 +218,20 @@ class Payload:
             options.pop("on_duplicate", None)
             options.pop("key_ttl", None)
         return writer.head(driver.check_put(options))
+
+
+def _find_bad_row(convert: _Convert, batch: RecordBatch, error: TubesError) -> tuple[int, TubesError]:
+    """Return the number and the error of the first row that `convert` refuses; `error` is that of the whole batch."""
+    first, end = 0, batch.num_rows
+    while first < end:
+        middle = (first + end) // 2
+        try:
+            convert(batch.slice(first, middle + 1 - first))
+        except TubesError as found:
+            end, error = middle, found
+        else:
+            first = middle + 1
+    return first, error
 
 
 def _find_blank(settings: Settings, types: dict[str, str]) -> tuple[str, ...]:
