@@ -17,6 +17,8 @@ from tubes.spark.server import bulk_write
 
 from .objects import batch_of, read, schema, source, write
 
+NAN = float("nan")
+
 UTC = datetime.UTC
 
 
@@ -133,6 +135,34 @@ def test_write_with_id_is_put_once(queue: tubes.Queue, options: dict[str, str]) 
     assert data(queue) == ["x", "y"]
 
 
+@pytest.mark.parametrize("ends", ["commit", "died"])
+def test_rows_of_known_write_id_are_neither_encoded_nor_uploaded(
+    queue: tubes.Queue, options: dict[str, str], ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tube = queue.create_tube("t")
+    overrides = {**options, "writeId": "2026-11-21"}
+    first = source(overrides).writer(schema("data double"), overwrite=False)
+    message: Any = first.write(iter([batch_of([{"data": 1.0}], "data double")]))
+    if ends == "died":  # The driver died after the write was sealed.
+        monkeypatch.setattr(bulk_write.Writer, "_finish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            first.commit([message])
+        monkeypatch.undo()
+    else:
+        first.commit([message])
+    again = source(overrides).writer(schema("data double"), overwrite=False)
+    rows = iter([batch_of([{"data": NAN}], "data double")])
+    message = again.write(rows)
+    assert (message.chunks, list(rows)) == ([], [])
+    again.commit([message])
+    assert data(queue) == [1.0]
+    tube.truncate()
+    tube.drop()
+    queue.create_tube("t")
+    write(overrides, [[{"data": 2.0}]], "data double")
+    assert data(queue) == [2.0], "a tube that was made again knows no writes"
+
+
 def test_bad_row_value_is_reported_and_puts_nothing(queue: tubes.Queue, options: dict[str, str]) -> None:
     queue.create_tube("t", "utubettl")
     rows = [{"data": "x", "pri": 1}, {"data": "y", "pri": -1}]
@@ -164,7 +194,6 @@ def test_bad_rows_option_buries_invalid_rows_with_their_values(
     assert queue.admin.check("t") == []
 
 
-NAN = float("nan")
 MAPS = "array<struct<m: map<string,double>>>"
 BAD_VALUES: list[tuple[str, dict[str, Any], str, str]] = [
     (
@@ -192,7 +221,9 @@ def test_error_of_bad_row_names_the_row_and_the_bad_value(
 ) -> None:
     tube = queue.create_tube("t", "utubettl")
     names = schema(ddl).names
-    rows = [{name: value for name, value in (("url", str(n)), ("key", f"k{n}")) if name in names} for n in range(9)]
+    rows: list[dict[str, Any]] = [
+        {name: value for name, value in (("url", str(n)), ("key", f"k{n}")) if name in names} for n in range(9)
+    ]
     rows[2] |= bad
     # A later row, with an error that the encoder finds first, is not the one to name.
     rows[6] |= {"score": NAN} if "score" in names else {}

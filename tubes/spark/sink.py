@@ -62,11 +62,20 @@ class BatchWriter(Sink, DataSourceArrowWriter):
     def __init__(self, settings: Settings, payload: Payload) -> None:
         super().__init__(settings, payload)
         self._name: Final = f"batch:{settings.write_id}" if settings.write_id else uuid4().hex
+        #: True if an earlier job has uploaded all rows of this `writeId`.
+        self._is_known = False
+        if settings.write_id:
+            with settings.share() as queue:
+                self._is_known = Writer(settings.find(queue)).is_sealed(self._name, 0)
         # The random part keeps the chunks of a failed run out of the next run.
         self._write: Final = "" if settings.delivery == "at-least-once" else f"{self._name}-{uuid4().hex}"
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
         """Stage rows, or put them with `delivery` at-least-once. Runs on executors."""
+        if self._is_known:
+            for _ in iterator:  # Spark does not use a process again that has left rows unread.
+                pass
+            return Uploaded(self._write, "", [])
         return Uploaded(self._write, "", self._upload(iterator, self._write))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
 from tubes.errors import TubeFull, Unreadable, WriteAborted
-from tubes.redis.bulk import BulkTube, ErrorReply, Reply, Word, bytes_of, list_of, number_of, packed, reading
+from tubes.redis.bulk import BulkTube, ErrorReply, Reply, Word, bytes_of, list_of, number_of, pack, packed, reading
 
 if TYPE_CHECKING:
     from tubes.backend.interface import Options
@@ -173,6 +173,14 @@ class Writer:
             count += self._finish(name, *sealed, WRITE_EXPIRY, timeout)
         self.clean(f"{name}-{number}", put=True)
         return count
+
+    def is_sealed(self, name: str, number: int) -> bool:
+        """Return True if a write of this name and number, or a higher one, is done or sealed: its rows are known."""
+        write = f"{self._bulk.key}:written:{name}"
+        commands = [pack("HGET", write, field) for field in ("born", "last", "number")]
+        born, *numbers, current = self._bulk.run_commands(*commands, pack("HGET", self._bulk.key, "born"))
+        with reading(self._describe(name)):
+            return born == current and any(int(bytes_of(last)) >= number for last in numbers if last is not None)
 
     def publish_once(self, write: str, chunks: Iterable[StagedChunk], timeout: float = 0.0) -> int:
         """Put the staged chunks of a write that is never repeated, and return the number of tasks put.
