@@ -143,7 +143,7 @@ def test_reply_tube_is_hidden_and_removed_with_its_queue(
         with pytest.raises(InvalidOption, match="is reserved"):
             queue.tube(replies.name)
         allow_reserved_names(monkeypatch)
-        assert queue.tube(replies.name).statistics().tasks["total"] == 0
+        assert eventually(lambda: queue.tube(replies.name).statistics().tasks["total"] == 0)
     with pytest.raises(tubes.TubeNotFound):
         queue.tube(replies.name)
 

@@ -277,7 +277,10 @@ def test_deleted_tasks_are_counted_and_missing_ones_named(shell: Shell, queue: t
     queue.create_tube("mail").put_many(range(3))
     assert shell.lines("delete", "mail", 0, 1) == ["deleted 2 tasks"]
     result = shell("delete", "mail", 2, 77, code=Exit.NOT_FOUND)
-    assert (result.stdout, "there is no task 77 in tube 'mail'; deleted: 2\n" in result.stderr) == ("deleted 1 task\n", True)
+    assert (result.stdout, "there is no task 77 in tube 'mail'; deleted: 2\n" in result.stderr) == (
+        "deleted 1 task\n",
+        True,
+    )
 
 
 def test_measure_option_reports_waiting_and_holding_times(shell: Shell, queue: tubes.Queue) -> None:

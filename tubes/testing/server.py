@@ -46,7 +46,7 @@ class LocalServer:
     >>> import tubes
     >>> with LocalServer() as server, tubes.connect(server.url) as queue:
     ...     queue.create_tube("mail")
-    <Tube 'mail' (fifo) of unix://...>
+    <Tube 'mail' (fifottl) of unix://...>
     """
 
     def __init__(self, program: str = "valkey", **options: object) -> None:

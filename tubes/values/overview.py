@@ -21,7 +21,7 @@ class Overview:
     ...     _ = queue.create_tube("mail").put("to ann")
     ...     mail = queue.admin.overview()["mail"]
     ...     mail.driver, mail.statistics.tasks["ready"], mail.sessions
-    ('fifo', 1, 1)
+    ('fifottl', 1, 1)
     """
 
     #: The name of its driver.

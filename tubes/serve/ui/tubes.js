@@ -109,7 +109,7 @@ export function Tube({ namespace, name, tube }) {
   const state = useGet([...segments, "history"]);
   // This count may read many tasks.
   const due = useGet([...segments, "due"], { edges: EDGES.join() }, minutes);
-  const durations = (useGet([namespace, "durations"]).data?.durations ?? []).filter((one) => one.tube === name);
+  const durations = (useGet([namespace, "durations"], {}, minutes).data?.durations ?? []).filter((one) => one.tube === name);
   const { tasks, calls, options } = tube;
   const link = (section, query) => ({ to: [...segments, section], query });
   const card = (each) => html`<${Card} label=${each} value=${count(tasks[each])} kind=${tasks[each] ? each : ""}
