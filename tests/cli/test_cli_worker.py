@@ -37,7 +37,7 @@ def make(queue):
         if task.data == "slow":
             print("begun", flush=True)
             time.sleep(60)
-        print(task.data, worker.concurrency, flush=True)
+        print(task.data, worker.concurrency, worker.total, flush=True)
 
     return worker
 
@@ -108,8 +108,10 @@ def wait_for_end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def test_burst_ends_when_no_task_is_left(url: str, queue: tubes.Queue, folder: Path, target: str) -> None:
     jobs = queue.create_tube("jobs", max_attempts=1)
     jobs.put_many(["one", "bad"])
-    code, out, message = wait_for_end(start_worker(url, folder, target, "--burst", "--concurrency", "3"))
-    assert (code, out) == (Exit.DONE, "one 3\n")
+    code, out, message = wait_for_end(
+        start_worker(url, folder, target, "--burst", "--concurrency", "3", "--total", "5")
+    )
+    assert (code, out) == (Exit.DONE, "one 3 5\n")
     assert " INFO the worker has ended: 1 acked, 0 released, 1 buried" in message
     assert jobs.statistics().tasks["buried"] == 1
 

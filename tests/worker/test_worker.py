@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
@@ -23,6 +24,8 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
+from tests.worker.test_worker_running import running
 from tubes import InvalidOption, TubeNotFound
 from tubes.backend.retry import RetryPolicy
 from tubes.testing import ManualClock
@@ -402,6 +405,62 @@ def test_burst_tries_a_failing_task_once(queue: tubes.Queue, kind: Any) -> None:
     assert work(queue, kind(fail)) == Summary(released=3)
     assert [tube.peek(id).attempts for id in range(3)] == [1, 1, 1]
     assert tube.statistics().tasks["ready"] == 3
+
+
+def test_total_limits_all_handlers_together_and_they_take_turns(queue: tubes.Queue) -> None:
+    worker, go, order = Worker(queue, concurrency=5, total=2), threading.Event(), list[str]()
+    most, lock = Counter[str](), threading.Lock()
+    running_now = Counter[str]()
+
+    def work_on(kind: str) -> Callable[[Any], None]:
+        def act(*_: Any) -> None:
+            with lock:
+                running_now[kind] += 1
+                most[kind] = max(most[kind], running_now[kind])
+            go.wait(20)
+            with lock:
+                running_now[kind] -= 1
+
+        return act
+
+    def shared(task: tubes.Task) -> None:
+        order.append(task.tube)
+        act(task)
+
+    act = work_on("shared")
+    for name in ("a", "b"):
+        queue.create_tube(name).put_many(range(5))
+        worker.on(name, shared)
+    worker.task("f")(act)
+    for _ in range(5):
+        queue.enqueue("f")
+    queue.create_tube("own").put_many(range(3))
+    worker.on("own", work_on("own"), concurrency=3)
+    with running(worker):
+        assert eventually(lambda: running_now == {"shared": 2, "own": 3})
+        assert sorted(order) in (["a", "b"], ["a"], ["b"])  # Not two of one tube: they take turns.
+        go.set()
+        assert eventually(lambda: not any(queue.statistics(name).tasks["total"] for name in ("a", "b", "tasks", "own")))
+    assert most == {"shared": 2, "own": 3}
+
+
+def test_total_holds_in_a_burst_and_for_handlers_that_are_added(queue: tubes.Queue) -> None:
+    worker, seen, now = Worker(queue, total=1, concurrency=3), list[int](), list[object]()
+
+    def count(task: tubes.Task) -> None:
+        now.append(task)
+        seen.append(len(now))
+        if task.data == "first":
+            worker.on("later", count)
+        now.remove(task)
+
+    queue.create_tube("mail").put_many(["first", "second"])
+    queue.create_tube("later").put_many(range(5))
+    worker.on("mail", count)
+    assert worker.run(burst=True).acked == 7
+    assert seen == [1] * 7
+    with pytest.raises(InvalidOption, match="total"):
+        Worker(queue, total=0)
 
 
 def release_unfailed(task: tubes.Task) -> None:

@@ -46,6 +46,10 @@ class WorkerOptions:
         int | None,
         typer.Option("--concurrency", "-c", min=1, help="The number of tasks that each handler works on at a time."),
     ] = None
+    total: Annotated[
+        int | None,
+        typer.Option("--total", min=1, help="The number of tasks that all handlers together work on at a time."),
+    ] = None
     grace: Annotated[
         float | None,
         typer.Option("--grace", min=0, help="Seconds that handlers have to finish after a signal."),
@@ -104,6 +108,8 @@ def worker(
         set_log_level(level)
         if options.concurrency is not None:
             loaded.concurrency = options.concurrency
+        if options.total is not None:
+            loaded.total = options.total
         if options.grace is not None:
             loaded.grace = options.grace
         limit(loaded, options.max_tasks, options.max_memory)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tubes.errors import QueueClosed, TubeNotFound, TubesError
 from tubes.worker.lifetime import RETRY
 from tubes.worker.logs import log
-from tubes.worker.routes import Route, Target
+from tubes.worker.routes import Route
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
@@ -40,6 +40,8 @@ class Fetcher:
         self._failures = 0
         self._missing_count = 0
         self._tubes: dict[str, AsyncTube] = {}
+        # The number of the last take from several tubes.
+        self._turn = 0
 
     def begin(self, route: Route) -> None:
         """Start to take from the tubes of this route."""
@@ -125,7 +127,12 @@ class Fetcher:
             return bool(tasks)
         started = False
         # Take one by one in order of preference, and start each at once: the next take may fail.
-        while self._free > 0 and (first := await self._queue.take_any(tubes, 0 if started else timeout)) is not None:
+        while self._free > 0:
+            self._turn += 1
+            tubes = [self._tubes[name] for name in self.route.tubes_of_turn(self._turn) if name in self._tubes]
+            first = await self._queue.take_any(tubes, 0 if started else timeout)
+            if first is None:
+                break
             self._start(first)
             started = True
         return started
@@ -137,7 +144,7 @@ class Fetcher:
             if name not in self._tubes:
                 try:
                     # The default tubes of task functions and schedules are created if they do not exist.
-                    find = self._queue._find_tube if isinstance(self.route.target, Target) else self._queue._task_tube
+                    find = self._queue._task_tube if self.route.creates(name) else self._queue._find_tube
                     self._tubes[name] = await find(name)
                 except TubeNotFound as error:
                     missing = error

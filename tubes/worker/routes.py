@@ -9,6 +9,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
+from typing_extensions import override
+
 from tubes.aio import AsyncTube
 from tubes.drivers.backoff import RetryDelays
 from tubes.drivers.driver import check_tube_name
@@ -90,6 +92,19 @@ class Route:
     key: object = field(default_factory=object, repr=False)
 
     @property
+    def parts(self) -> tuple[Route, ...]:
+        """The routes that take tasks together."""
+        return (self,)
+
+    def creates(self, tube: str) -> bool:
+        """Return True if this tube of task functions is created if it does not exist and has a default name."""
+        return not isinstance(self.target, Target)
+
+    def tubes_of_turn(self, turn: int) -> tuple[str, ...]:
+        """Return the tubes in the order of preference for a take. `turn`: the number of the take."""
+        return self.tubes
+
+    @property
     def targets(self) -> list[Target]:
         return [self.target] if isinstance(self.target, Target) else [*self.target.values()]
 
@@ -111,6 +126,56 @@ class Route:
             return self.target[data["task"]]
         except BaseException:  # The codec, or the decoded data, may raise anything.
             return UNKNOWN
+
+
+@dataclass(frozen=True)
+class SharedRoute(Route):
+    """Several routes whose handlers run at most `concurrency` at a time together. They take turns."""
+
+    routes: tuple[Route, ...] = ()
+
+    @property
+    @override
+    def parts(self) -> tuple[Route, ...]:
+        return self.routes
+
+    @property
+    @override
+    def name(self) -> str:
+        return ", ".join(route.name for route in self.routes)
+
+    @property
+    @override
+    def functions(self) -> tuple[str, ...]:
+        return tuple(name for route in self.routes for name in route.functions)[:MAX_LISTED_FUNCTIONS]
+
+    @override
+    def creates(self, tube: str) -> bool:
+        return any(tube in route.tubes and route.creates(tube) for route in self.routes)
+
+    @override
+    def tubes_of_turn(self, turn: int) -> tuple[str, ...]:
+        first = turn % len(self.routes)
+        return tuple(name for route in (*self.routes[first:], *self.routes[:first]) for name in route.tubes)
+
+    @override
+    def target_of(self, task: TaskView) -> Target:
+        for route in self.routes:
+            if task.tube in route.tubes:
+                return route.target_of(task)
+        return UNKNOWN
+
+
+def share(routes: Iterable[Route], total: int | None, concurrency: int) -> dict[Route, int]:
+    """Return the routes with the numbers of handlers that run at a time.
+
+    `total`: the number for all routes without a number of their own together; None: each has `concurrency`.
+    """
+    found = {route: route.concurrency or concurrency for route in routes if route.concurrency or total is None}
+    if shared := tuple(route for route in routes if route not in found):
+        tubes = tuple(name for route in shared for name in route.tubes)
+        found[SharedRoute(tubes, {}, key=SharedRoute, routes=shared)] = total or concurrency
+    return found
 
 
 def is_async(function: Callable[..., object]) -> bool:

@@ -57,7 +57,8 @@ class Scheduler:
         """Use the schedules of these routes from now on."""
         self._schedules = [
             (route.tubes[0], name, target.schedule, target.options)
-            for route in routes
+            for each in routes
+            for route in each.parts
             if not isinstance(route.target, Target)
             for name, target in route.target.items()
             if target.schedule is not None

@@ -25,7 +25,7 @@ from tubes.worker.functions import Hook, arguments_of, check_hook, enter, handle
 from tubes.worker.logs import log
 from tubes.worker.outcomes import AT_ONCE, Summary
 from tubes.worker.processes import check_process
-from tubes.worker.routes import Route, Target, check_handler, check_timeout, make_route, tube_names
+from tubes.worker.routes import Route, Target, check_handler, check_timeout, make_route, share, tube_names
 from tubes.worker.run import Run
 from tubes.worker.running import Running
 from tubes.worker.schedules import AnyOf, Cron, Every, Schedule
@@ -66,6 +66,8 @@ class Worker:
     `queue`: a `Queue` or an `AsyncQueue`. The worker opens its own session, so that its end does not release other
     tasks of the queue.
     `concurrency`: how many tasks each handler works on at a time, unless `on` sets it.
+    `total`: how many tasks all handlers together work on at a time, but for those whose `concurrency` `on` sets. The
+    handlers take turns; None: each has `concurrency`.
     `grace`: seconds that handlers have to finish when the worker is stopped.
     `tracebacks`: store the end of the traceback of a handler's error with the task: `task.traceback`. It contains lines
     of your code and the error, never the values of variables.
@@ -91,6 +93,7 @@ class Worker:
         queue: sync.Queue | aio.AsyncQueue,
         *,
         concurrency: int = 1,
+        total: int | None = None,
         grace: Seconds = 30.0,
         tracebacks: bool = True,
     ) -> None:
@@ -99,6 +102,8 @@ class Worker:
         positive("concurrency", concurrency)
         #: How many tasks each handler works on at a time. A change takes effect at the next `run`.
         self.concurrency = concurrency
+        #: How many tasks all handlers work on together; None: each handler has `concurrency`. Like `concurrency`.
+        self.total = None if total is None else positive("total", total)
         #: Seconds that handlers have to finish when the worker is stopped.
         self.grace = seconds("grace", grace)
         self._queue: Final = queue
@@ -627,7 +632,7 @@ class Worker:
         if self._run is not None:
             if self._stop_request is not None:
                 self._run.stop(now=self._stop_request)
-            self._run.follow({route: route.concurrency or self.concurrency for route in self._routes})
+            self._run.follow(share(self._routes, self.total, self.concurrency))
 
 
 def _calls(target: Target, function: Callable[..., object]) -> bool:
