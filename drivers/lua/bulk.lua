@@ -348,6 +348,44 @@ function Bulk.stream_ack(args)
   return result, result
 end
 
+-- Return the tasks of the last chunk of the last batch, which was not delivered, as if they had not been taken.
+-- ARGV  6 the stream, 7 its epoch, 8 the batch
+-- reply  the number of remaining chunks
+function Bulk.stream_return(args)
+  local stream, fenced = check_stream(args[6], args[7])
+  if not stream then return fenced end
+  local batch = args[8]
+  local left = (call('HGET', stream, batch) or 0) - 1
+  local field = batch .. '.' .. left
+  local chunk = left >= 0 and call('HGET', stream, field)
+  if chunk then
+    local ids, attempts, takes = decode_chunk(chunk)
+    repeat
+      local task = Entry.find_held(ids[#ids], takes[#ids])
+      if task then
+        Bucket.undo_start(task)
+        task.attempts = task.attempts - 1
+        Engine.move(task, 'decline')
+      end
+      ids[#ids], attempts[#ids], takes[#ids] = nil, nil, nil
+    until #ids == 0 or Call.is_spent()
+    if #ids == 0 then
+      call('HDEL', stream, field)
+    else
+      call('HSET', stream, field, encode_chunk(ids, attempts, takes))
+      left = left + 1
+    end
+  end
+  if left <= 0 then
+    call('HDEL', stream, batch, batch .. '.by')
+    call('HSET', stream, 'last', batch - 1)
+  else
+    call('HSET', stream, batch, left)
+  end
+  local result = format('%d', math.max(left, 0))
+  return result, result
+end
+
 -- Record tasks of a stream that were not delivered because they had changed since the take: its acks skip them.
 -- ARGV  1 the stream, 2 its epoch, 3 milliseconds until the record expires, 4… for each task its id, '.', and the
 --       number of the take; at most 1000

@@ -111,6 +111,7 @@ local LIST = {
   { 'stream_take', Bulk.stream_take, 'none bytes', '', 'paused takes next' },
   { 'stream_retake', Bulk.stream_retake, 'none bytes', '', 'paused takes next' },
   { 'stream_ack', Bulk.stream_ack, 'bytes', 'replays', 'acks next' },
+  { 'stream_return', Bulk.stream_return, 'bytes', 'replays', '' },
   { 'stream_skip', Bulk.stream_skip, 'none', 'tube', '' },
   { 'stream_slots', Bulk.stream_slots, 'none', 'tube', '' },
   { 'extent', Bulk.extent, 'none list', 'tube reads', '' },

@@ -133,6 +133,31 @@ def test_full_batches_in_succession_are_taken_ahead(query: Query, tube: tubes.Tu
     assert query.delivered == EVERYTHING
 
 
+@pytest.mark.parametrize("size", [30, 2500])
+def test_stop_returns_the_batch_ahead_and_keeps_the_planned_one(
+    queue: tubes.Queue, tube: tubes.Tube, options: dict[str, str], size: int
+) -> None:
+    tube.put_many([f"{number}" for number in range(100, 3 * size + 10)])
+    query = Query({**options, "maxTasksPerTrigger": f"{size}", "lease": "60"})
+    query.step()
+    query.plan()
+    query.reader.stop()
+    tasks = tube.statistics().tasks
+    assert (tasks["taken"], tasks["ready"]) == (size, 100 - 2 * size if size == 30 else size + 10)
+    assert [task.attempts for task in tube.select("ready", limit=3)] == [0] * 3
+    assert queue.admin.check("t") == []
+    query.start()
+    query.run()
+    assert query.delivered == [f"{number}" for number in range(max(100, 3 * size + 10))]
+    assert tube.statistics().tasks["total"] == 0
+
+
+def test_stop_keeps_a_batch_that_spark_may_have_planned(query: Query, tube: tubes.Tube) -> None:
+    query.plan()
+    query.reader.stop()
+    assert tube.statistics().tasks["taken"] == 30
+
+
 def test_late_or_partial_batch_prevents_taking_ahead(query: Query, tube: tubes.Tube) -> None:
     query.step()
     query.reader._last_request -= 60

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 import tubes
+from tests.contract.bench import eventually
 from tubes.testing import LocalServer
 
 pytestmark = pytest.mark.full
@@ -49,6 +52,32 @@ def test_frame_is_written_and_read_without_registration(
     rows = read(spark, options).groupBy("utube", "state").count().collect()
     assert {(row["utube"], row["state"], row["count"]) for row in rows} == {(f"host {n}", "r", 50) for n in range(10)}
     assert {task.data for task in queue.tube("t").take_many(10, timeout=0)} == {f"page {n}" for n in range(10)}
+
+
+def test_stopped_query_returns_the_batch_that_it_took_ahead(
+    spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
+) -> None:
+    tube = queue.create_tube("t")
+    tube.put_many(range(4000))
+    second = Event()
+
+    def work(_: Any, number: int) -> None:
+        while number and query.isActive:
+            second.set()
+            time.sleep(0.05)
+
+    def taken() -> int:
+        return tube.statistics().tasks["taken"]
+
+    writer = stream(spark, options, maxTasksPerTrigger="1000").writeStream.foreachBatch(work)
+    query = writer.option("checkpointLocation", str(tmp_path)).start()
+    try:
+        assert second.wait(120)
+        assert eventually(lambda: taken() == 2000)
+        query.stop()
+        assert eventually(lambda: taken() == 1000)
+    finally:
+        query.stop()
 
 
 def test_failed_job_puts_nothing_and_retried_task_puts_once(

@@ -13,6 +13,8 @@ have taken since, and report the skipped tasks, so that an ack ends only deliver
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import uuid4
 
@@ -62,6 +65,16 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="tubes-stream")
 
 
+def _stop_on_signal() -> None:
+    """Let SIGTERM, by which Spark ends this process, raise SystemExit: then Spark's code calls `LeaseReader.stop`."""
+    if current_thread() is main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
+
+
 @dataclass
 class LeasePartition(InputPartition):
     """A partition: taken tasks, each with its attempt and its take number."""
@@ -92,6 +105,8 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._take_future: Future[None] | None = None
         #: The last batch whose ack is done or in progress.
         self._last_acked = 0
+        #: The last batch that Spark knows.
+        self._last_offered = 0
         #: When Spark last asked for a batch, and when it last got one.
         self._last_request = -_AHEAD_WINDOW
         self._last_batch = time.monotonic()
@@ -151,6 +166,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             self._ack(stream, done)
         self._last_batch = time.monotonic()
+        self._last_offered = batch
         return _offset(stream.name, batch, replay)
 
     def _take(self, stream: Stream, batch: int, count: int) -> None:
@@ -245,16 +261,20 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._ack(stream, end["seq"])
 
     def stop(self) -> None:
-        """Leave the tasks to the next run of the query, as long as the lease lasts."""
-        queue, self._queue, self._stream = self._queue, None, None
+        """Leave the tasks to the next run of the query, as long as the lease lasts. Return those of the batch ahead."""
+        queue, self._queue, stream, self._stream = self._queue, None, self._stream, None
         with suppress(TubesError):
             self._join_background()
+            if stream is not None and self._last_offered < stream.last in self._unplanned:
+                stream.give_back(stream.last)
+        self._unplanned.clear()
         if queue is not None:
             queue.admin.detach()
 
     def _open(self, consumer: str) -> Stream:
         if self._stream is None or self._stream.name != consumer:
             self.stop()
+            _stop_on_signal()
             self._queue = self._settings.connect(lease=self._settings.lease)
             self._stream = Stream.open(self._queue, self._settings.tube, consumer)
             self._last_acked = self._stream.first - 1

@@ -263,6 +263,12 @@ class Stream:
             self.first = number + 1
         return count
 
+    def give_back(self, batch: int) -> None:
+        """Return the tasks of the last batch, which was not delivered, as if they had not been taken."""
+        while bytes_of(self._run("stream_return", self._epoch, batch)) != b"0":
+            pass
+        self.last = batch - 1
+
     def _run(self, script: str, *args: Word) -> Reply:
         reply = self._bulk.call_in_session(script, self.name, *args, parts=self._parts)
         if type(reply) is ErrorReply:
