@@ -137,6 +137,7 @@ def test_frame_reads_current_tasks_on_each_use(spark: Any, queue: tubes.Queue, o
         tasks = read(spark, options)
         assert tasks.where("id < 100").count() == 100
         assert tasks.count() == 1000
+        assert tasks.where("id > 990").count() == 9
         assert tasks.where("id < 3").union(tasks.where("id > 995")).count() == 7
         tube.put_many(range(5))
         tube.bury(3)
