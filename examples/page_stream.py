@@ -16,6 +16,7 @@ import argparse
 import json
 import sys
 import threading
+import time
 from collections.abc import Collection
 from typing import Any
 
@@ -39,10 +40,11 @@ class Dashboard(StreamingQueryListener):
         """See `StreamingQueryListener`."""
         progress = event.progress
         if progress.numInputRows:
-            waiting = json.loads(progress.sources[0].latestOffset)["ready"]
+            # A batch that is repeated after a crash has no latest offset.
+            waiting = json.loads(progress.sources[0].latestOffset or "{}").get("ready", "?")
             rate, took = progress.processedRowsPerSecond, progress.durationMs["triggerExecution"]
             rows = f"{progress.numInputRows:5} rows  {rate:5.0f} rows/s"
-            print(f"  batch {progress.batchId:3}  {rows}  {waiting:5} waiting  {took:6} ms", flush=True)
+            print(f"  batch {progress.batchId:3}  {rows}  {waiting:>5} waiting  {took:6} ms", flush=True)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
         """See `StreamingQueryListener`."""
@@ -120,7 +122,10 @@ def main() -> int:
     parser.add_argument("folder", help="the folder for parquet and checkpoint")
     parser.add_argument("hosts", nargs="+", help="the URLs of the hosts to crawl")
     options = parser.parse_args()
+    began = time.monotonic()
     spark = SparkSession.builder.getOrCreate()
+    took = time.monotonic() - began
+    print(f"  Spark has started in {took:.0f} s; waiting for its first micro-batch, about as long", flush=True)
     spark.streams.addListener(Dashboard())
     hosts = [host.split("/")[2] for host in options.hosts]
     query = PageStream(spark, options.url, options.folder, hosts).start()

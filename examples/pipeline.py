@@ -105,7 +105,9 @@ def stream(
                     raise SystemExit("no fetcher is left")
                 if kill_at and (saving := pipeline.saving(kill_at)):
                     kill(job)
-                    print(f"killed by SIGKILL, with {saving} results in hand, and started again", flush=True)
+                    print(
+                        f"killed by SIGKILL, with {saving} results in hand; waiting for it to start again", flush=True
+                    )
                     kill_at = 0
                     break
                 time.sleep(0.05)
@@ -134,7 +136,7 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
         spark = os.environ | local_spark.environment(scratch)
         start = partial(started, "page_stream.py", url, str(folder), *hosts, log=log, environment=spark)
         print(
-            f"{len(hosts)} hosts, {options.workers} workers; Spark's first micro-batch takes about ten seconds",
+            f"{len(hosts)} hosts, {options.workers} workers; waiting for Spark to start, 5 to 40 seconds",
             flush=True,
         )
         code = stream(pipeline, fetchers, start, options.kill_at)

@@ -1,6 +1,7 @@
 """The example of a data pipeline on Spark, run as a program."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -54,6 +55,10 @@ def test_killed_pipeline_resumes_and_leaves_only_its_parquet_files(tmp_path: Pat
     before, _, after = ended.stdout.partition("killed by SIGKILL, with ")
     assert " rows/s" in before
     assert " rows/s" in after
+    assert "; waiting for Spark to start" in before
+    assert before.count("Spark has started") == after.count("Spark has started") == 1
+    batches = {int(number) for number in re.findall(r"batch +(\d+) ", ended.stdout)}
+    assert batches == set(range(max(batches) + 1)), "the killed batch has a line, too"
     # Other programs read the folder, too: an aborted batch must not leave files.
     pages = parquet.read_table(list((kept / "pages").glob("*/*.parquet")), columns=["url", "links"]).to_pylist()
     assert f"{len(pages)} URLs fetched once, 0 again" in ended.stdout
