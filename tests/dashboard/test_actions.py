@@ -210,6 +210,22 @@ def test_selected_task_that_is_deleted_meanwhile_is_not_counted(dashboard: Dashb
     expect(page.get_by_role("heading", name="Kick: 1 task")).to_be_visible()
 
 
+def test_forms_have_only_the_options_of_the_driver(dashboard: Dashboard) -> None:
+    for name, driver, labels in (
+        ("plain", "fifo", ["Data, as JSON", "Key"]),
+        ("lanes", "utube", ["Data, as JSON", "Lane", "Key"]),
+    ):
+        dashboard.tube(name, driver, tasks=1)
+        page = dashboard.open("tubes", name)
+        page.get_by_role("button", name="Put a task").click()
+        expect(page.get_by_role("dialog").locator("label")).to_have_text([re.compile(label) for label in labels])
+        page.keyboard.press("Escape")
+        page = dashboard.open("tubes", name, "tasks", 0)
+        page.get_by_role("button", name="Edit").click()
+        expect(page.get_by_role("dialog").locator("label")).to_have_text(re.compile("Data, as JSON"))
+        page.keyboard.press("Escape")
+
+
 def test_filter_counts_as_soon_as_its_input_is_left(dashboard: Dashboard) -> None:
     dashboard.tube("mail", tasks=12)
     page = dashboard.open("tubes", "mail", "tasks")

@@ -16,7 +16,7 @@ from tubes.aio import AsyncTask
 from tubes.backend.port import connection_of
 from tubes.backend.selecting import MAX_CONTAINS
 from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
-from tubes.drivers.options import MAX_BURST, MAX_SECONDS, SECOND
+from tubes.drivers.options import MAX_BURST, MAX_SECONDS, OF_TASKS, SECOND
 from tubes.errors import DriverNotFound, Facts, InvalidOption, cut
 from tubes.serve.bodies import encode_data, encode_reply, from_json
 from tubes.serve.history import RATES
@@ -209,6 +209,10 @@ OVERVIEW: Final[Schema] = object_schema(
     {
         "driver": TEXT,
         "options": nullable({"type": "object"}),
+        "task_options": {
+            **nullable(list_schema(TEXT)),
+            "description": "The options of a put. Null: the service does not know the driver.",
+        },
         **dict.fromkeys(("tasks", "calls"), map_schema(INTEGER)),
         **dict.fromkeys(("kept", "waiting", "sessions", "throttled_lanes"), INTEGER),
         "paused": FLAG,
@@ -343,12 +347,16 @@ def overview_json(call: Call, name: str, overview: Overview) -> dict[str, object
     """Return the facts of a tube, and the rights of the token on it."""
     statistics = overview.statistics
     lanes: int | None = overview.lanes
+    task_options: list[str] | None = None
     with suppress(DriverNotFound):  # Other programs may use other drivers.
-        if connection_of(call.space.queue).find_driver(overview.driver).lane is None:
+        driver = connection_of(call.space.queue).find_driver(overview.driver)
+        task_options = sorted(filter(driver.takes_put, OF_TASKS))
+        if driver.lane is None:
             lanes = None
     return {
         "driver": overview.driver,
         "options": None if overview.options is None else options_json(overview.options),
+        "task_options": task_options,
         "tasks": statistics.tasks,
         "calls": statistics.calls,
         "kept": statistics.kept,

@@ -311,9 +311,9 @@ async def _resume(tube: AsyncTube) -> None:
 
 
 async def _truncate(tube: AsyncTube) -> int:
-    count = (await tube.statistics()).tasks["total"]
+    statistics = await tube.statistics()
     await tube.truncate()
-    return count
+    return statistics.tasks["total"] + statistics.kept
 
 
 async def _release_all(tube: AsyncTube) -> None:

@@ -6,7 +6,7 @@ import {
   ACTIONS, Badge, Button, Choice, CopyButton, Empty, Link, Loaded, Pager, Progress, Search, Table, Text, Time,
   callAndNotify, openBulk, openForm, reasonForm,
 } from "./parts.js";
-import { openPut, withData } from "./tubes.js";
+import { fieldsOf, openPut, withData } from "./tubes.js";
 
 const PAGE = 50;
 // Bytes of the data in a list, on the page of a task, and in a hex dump.
@@ -242,12 +242,12 @@ function TaskActions({ segments, task, tube, isWhole }) {
       title: `Change task ${task.id}`,
       button: "Change",
       message: "The task is changed.",
-      fields: [
+      fields: fieldsOf(tube, [
         { name: "data", label: `Data, as ${format}`, type: "area", value: editable },
         { name: "pri", label: "Priority", type: "number", value: task.pri },
         { name: "delay", label: "Delay from now, in seconds", type: "number", help: "Empty: unchanged." },
         { name: "ttl", label: "Time to live from now, in seconds", type: "number", help: "Empty: unchanged." },
-      ],
+      ]),
       request: ({ data, pri, ...rest }) => {
         const changes = { ...rest, ...((pri ?? task.pri) === task.pri ? {} : { pri }) };
         const isSame = !data || data === editable;

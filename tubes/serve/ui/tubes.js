@@ -224,6 +224,10 @@ export function withData(data, format, options) {
   return { ...options, data_base64: btoa(bytes) };
 }
 
+// The fields of a form that the driver of a tube has.
+export const fieldsOf = ({ task_options: known }, fields) =>
+  fields.filter(({ name }) => !known || name === "data" || known.includes(name));
+
 // `task`: {text, format, utube, pri} of a task that is put again.
 export function openPut(segments, tube, task) {
   const { text = "", format = "JSON", utube, pri } = task ?? {};
@@ -231,13 +235,13 @@ export function openPut(segments, tube, task) {
     title: task ? "Put it again" : "Put a task",
     button: "Put",
     message: ({ status }) => (status === 201 ? "The task is put." : "Nothing is put: a task has this key already."),
-    fields: [
+    fields: fieldsOf(tube, [
       { name: "data", label: `Data, as ${format}`, type: "area", value: text, isRequired: true },
       ...(tube.lanes === null ? [] : [{ name: "utube", label: "Lane", type: "text", value: utube ?? "" }]),
       { name: "pri", label: "Priority", type: "number", value: pri || "", help: "Lower numbers are taken first." },
       { name: "delay", label: "Delay in seconds", type: "number" },
       { name: "key", label: "Key", type: "text", help: "Only one task of the tube can have this key." },
-    ],
+    ]),
     request: ({ data, ...options }) => ["POST", path([...segments, "tasks"]), withData(data, format, options), { raw: true }],
   });
 }
