@@ -135,6 +135,40 @@ def test_write_with_id_is_put_once(queue: tubes.Queue, options: dict[str, str]) 
     assert data(queue) == ["x", "y"]
 
 
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("kind", ["string", "int", "boolean"])
+def test_rows_of_a_lane_are_put_in_their_order(
+    queue: tubes.Queue, options: dict[str, str], delivery: str, kind: str
+) -> None:
+    tube = queue.create_tube("t", "utubettl")
+    names: dict[str, list[Any]] = {"string": ["b", "a", ""], "int": [7, -1, 30], "boolean": [True, False]}
+    lanes = [None, *names[kind]]
+    rows = [{"data": n, "utube": lanes[n * 7 % 11 % len(lanes)], "max_attempts": 1 + n // 3 % 2} for n in range(90)]
+    write({**options, "delivery": delivery}, [rows], f"data int, utube {kind}, max_attempts int")
+    known = {lane: [row for row in rows if row["utube"] == lane] for lane in lanes}
+    for lane, expected in known.items():
+        tasks = [task for task in tube.select("ready") if task.utube == (lane if lane is None else str(lane).lower())]
+        assert [(task.data, task.max_attempts) for task in tasks] == [
+            (row["data"], row["max_attempts"]) for row in expected
+        ]
+
+
+def test_rows_with_a_key_keep_their_order_across_lanes(queue: tubes.Queue, options: dict[str, str]) -> None:
+    tube = queue.create_tube("t", "utubettl")
+    rows = [{"data": n, "utube": "ba"[n], "key": "k"} for n in range(2)]
+    write(options, [rows], "data int, utube string, key string")
+    assert [(task.data, task.utube) for task in tube.select("ready")] == [(0, "b")]
+
+
+def test_rows_of_a_lane_become_one_run(queue: tubes.Queue, options: dict[str, str]) -> None:
+    queue.create_tube("t", "utube")
+    writer = source(options).writer(schema("data int, utube string"), overwrite=False)
+    rows = [{"data": n, "utube": f"{n % 3}"} for n in range(30)]
+    batch = batch_of(rows, "data int, utube string")
+    runs = list(writer._payload.runs(bulk_write.Writer(queue.tube("t")), [batch]))
+    assert [raws for _, raws in runs] == [[b"%d" % n for n in range(lane, 30, 3)] for lane in range(3)]
+
+
 @pytest.mark.parametrize("ends", ["commit", "died"])
 def test_rows_of_known_write_id_are_neither_encoded_nor_uploaded(
     queue: tubes.Queue, options: dict[str, str], ends: str, monkeypatch: pytest.MonkeyPatch

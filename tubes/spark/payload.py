@@ -8,13 +8,14 @@ import json
 import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark import TaskContext
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, YearMonthIntervalType
 
 from tubes.errors import CodecError, InvalidOption, TubesError
-from tubes.spark.arrow import Array, RecordBatch, pa
+from tubes.spark.arrow import Array, RecordBatch, pa, pc
 from tubes.spark.encoding import encoder, find_bad_value
 from tubes.values.codecs import encode
 from tubes.values.codecs import find as find_codec
@@ -124,35 +125,33 @@ class Payload:
         encode = encoder(self.settings)
         plain = self._head(writer, driver, (None,) * len(self.options))
         heads: dict[tuple[object, ...], Head] = {}
+        # Of tasks with one key the order matters, even if they have different lanes.
+        is_sorted = "utube" in self.options and "key" not in self.options
 
         def convert(batch: RecordBatch) -> _Runs:
             for name in self.blank:
                 if batch.column(name).null_count < batch.num_rows:
                     rule = f"must be null: a put to tube {self.settings.tube!r} does not accept it"
                     raise InvalidOption(option="column", value=name, rule=rule)
+            if is_sorted:
+                # Rows of one lane become one run, and keep their order. Arrow's sort is stable.
+                batch = batch.take(pc.sort_indices(batch.column("utube")))
             data = batch.select(list(self.fields)).to_struct_array() if self.data is None else batch.column(self.data)
             raws = encode(data)
             if not self.options:
                 return [(plain, raws)]
             runs: _Runs = []
             columns = [_values(batch.column(name)) for name in self.options]
-            last: tuple[object, ...] | None = None
-            run: list[bytes] = []
-            head = plain
-            for values, raw in zip(zip(*columns, strict=True), raws, strict=True):
-                if values != last:
-                    if run:
-                        runs.append((head, run))
-                    run, last = [], values
-                    known = heads.get(values)
-                    if known is None:
-                        if len(heads) >= _MAX_HEADS:
-                            heads.clear()
-                        known = heads[values] = self._head(writer, driver, values)
-                    head = known
-                run.append(raw)
-            if run:
-                runs.append((head, run))
+            start = 0
+            for values, rows in groupby(zip(*columns, strict=True)):
+                head = heads.get(values)
+                if head is None:
+                    if len(heads) >= _MAX_HEADS:
+                        heads.clear()
+                    head = heads[values] = self._head(writer, driver, values)
+                end = start + len(list(rows))
+                runs.append((head, raws[start:end]))
+                start = end
             return runs
 
         return convert
