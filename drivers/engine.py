@@ -35,7 +35,15 @@ from tubes.drivers.failures import NO_TRACE, Trace, add_failure
 from tubes.drivers.keys import Keys, quick_digest
 from tubes.drivers.lanes import Lanes
 from tubes.drivers.moves import CALLS, MOVES, Move, State
-from tubes.drivers.options import EXTRA_OPTIONS, KEEP, LONGEST, MAX_WAITING, NO_LANE, SECOND, compute_delay
+from tubes.drivers.options import (
+    CANCELLED_KEPT,
+    EXTRA_OPTIONS,
+    KEEP,
+    LONGEST,
+    MAX_WAITING,
+    NO_LANE,
+    compute_delay,
+)
 from tubes.drivers.pause import Pause
 from tubes.drivers.rate_limits import RateLimit, RateLimits
 from tubes.drivers.ready import Ready
@@ -45,8 +53,6 @@ from tubes.errors import DuplicateKey, InvalidOption, TaskCancelled, TaskNotFoun
 
 _READY, _TAKEN, _BURIED, _DELAYED, _DONE = State.READY, State.TAKEN, State.BURIED, State.DELAYED, State.DONE
 
-#: Microseconds for which a cancelled task that was taken is kept at least, so that its holder learns of it.
-CANCELLED_KEPT: Final = 60 * SECOND
 #: The maximum number of due tasks, lanes and others that one call of `expire` moves, and of steps to find them.
 DUE_PART: Final = 500
 #: Interned `Extras` that have only counters, by their counters, and the maximum number of them.

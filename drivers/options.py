@@ -280,6 +280,9 @@ MAX_WAITING: Final = "_max_waiting"
 #: Options that are stored in `Extras`.
 EXTRA_OPTIONS: Final = frozenset({"key", "max_attempts", "context", "keep_done"})
 
+#: Microseconds for which a cancelled task that was taken is kept at least, so that its holder learns of it.
+CANCELLED_KEPT: Final = 60 * SECOND
+
 #: Options that every driver has.
 ANYWHERE: Final = frozenset(
     {"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl", "context", "keep_done", "keep_done_max"}

@@ -9,6 +9,7 @@
 https://example.com/
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tubes.backend.clock import Clock, SystemClock
@@ -59,9 +60,9 @@ from tubes.values.statistics import Statistics
 from tubes.values.task_data import task_data
 from tubes.values.worker_info import WorkerInfo
 
-# After the names above, which it builds on; `tubes.aio` and `tubes.testing` need no import of their own.
-from tubes import aio, testing  # isort: skip
-from tubes.aio import AsyncQueue, AsyncTask, AsyncTube  # isort: skip
+if TYPE_CHECKING:
+    from tubes import aio, testing
+    from tubes.aio import AsyncQueue, AsyncTask, AsyncTube
 
 
 #: The version of this release; pyproject.toml reads it here.
@@ -139,6 +140,11 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # Type checkers report unknown names themselves.
 
     def __getattr__(name: str) -> object:
+        # Imported on first use: many programs need only one of both APIs, and no tests.
+        if name in ("aio", "testing"):
+            return import_module(f"tubes.{name}")
+        if name in ("AsyncQueue", "AsyncTask", "AsyncTube"):
+            return getattr(import_module("tubes.aio"), name)
         if name in ("Bury", "Interrupted", "Retry", "Worker", "current_task", "retry_after"):
             raise ImportError(f"cannot import name {name!r} from 'tubes': from tubes.worker import {name}")
         raise AttributeError(f"module 'tubes' has no attribute {name!r}")

@@ -100,9 +100,7 @@ def test_column_without_put_option_must_be_null(
 ) -> None:
     queue.create_tube("t", driver)
     table = create(options)
-    with pytest.raises(
-        InvalidOption, match=f"column='{next(iter(column))}': must be null: a put to tube 't' does not"
-    ):
+    with pytest.raises(InvalidOption, match=f"column='{next(iter(column))}': must be null: a put to tube 't' does not"):
         insert(table, {"data": "one", **column})
     insert(table, {"data": "two", "key": "once"})
     assert [(row["data"], row["key"]) for row in read(options)] == [("two", "once")]

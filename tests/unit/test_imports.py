@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -151,6 +153,27 @@ def test_few_modules_are_at_the_top_level() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("use", "loaded"),
+    [
+        ("", set[str]()),
+        ("tubes.connect('unix:///nonexistent', connect_timeout=0.01)", {"redis"}),
+        ("tubes.connect()", {"memory", "drivers.engine"}),
+        ("tubes.AsyncTask, tubes.aio.connect", {"aio"}),
+        ("tubes.testing.ManualClock()", {"testing"}),
+    ],
+)
+def test_program_imports_only_what_it_uses(use: str, loaded: set[str]) -> None:
+    program = f"""import contextlib, sys, tubes
+with contextlib.suppress(tubes.ConnectionLost):
+    {use or "pass"}
+print(*sys.modules)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    parts = ("redis", "memory", "durable", "drivers.engine", "aio", "testing", "worker")
+    assert {part for part in parts if f"tubes.{part}" in run.stdout.split()} == loaded
+
+
 def test_imports_by_function_calls_are_detected() -> None:
     source = "a = importlib.import_module('tubes.sync')\nb = import_module(f'tubes.testing.{name}')\nimport_module(c)"
     assert imports(ast.parse(source), set(modules())) >= {"tubes.sync", "tubes.testing.clock", "tubes.testing.server"}

@@ -17,9 +17,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from uuid import uuid4
 
-from tubes.drivers.engine import CANCELLED_KEPT
 from tubes.drivers.moves import State
-from tubes.drivers.options import Seconds, micros
+from tubes.drivers.options import CANCELLED_KEPT, Seconds, micros
 from tubes.errors import DuplicateKey, TubeFull, TubesError
 from tubes.redis import task_codec
 from tubes.redis.library.replies import bytes_of, list_of, number_of

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from tubes.backend.port import check_reason
-from tubes.drivers.engine import CANCELLED_KEPT
 from tubes.drivers.failures import NO_TRACE, Trace
 from tubes.drivers.moves import State
-from tubes.drivers.options import KEEP, Seconds, micros
+from tubes.drivers.options import CANCELLED_KEPT, KEEP, Seconds, micros
 from tubes.errors import TaskCancelled, TaskNotFound
 from tubes.redis import task_codec
 from tubes.redis.port import reads
