@@ -201,9 +201,10 @@ def test_workers_and_schedules_are_listed(make_dashboard: Callable[..., Dashboar
                 stopped.wait(60)
 
             @worker.every(3600)
-            def clean() -> None: ...
+            def clean() -> None:
+                cleaned.set()
 
-            stopped = threading.Event()
+            stopped, cleaned = threading.Event(), threading.Event()
             with worker.running():
                 page = dashboard.open("workers")
                 row = page.locator("tbody tr")
@@ -212,6 +213,9 @@ def test_workers_and_schedules_are_listed(make_dashboard: Callable[..., Dashboar
                 expect(row).to_contain_text("mail 0 for ")
                 page.get_by_role("link", name="Schedules", exact=True).click()
                 expect(page.locator("tbody tr")).to_contain_text("clean")
+                page.get_by_role("button", name="Run now").click()
+                expect(page.get_by_text("A call of clean is put.")).to_be_visible()
+                assert cleaned.wait(20)
                 stopped.set()
 
 

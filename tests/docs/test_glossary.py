@@ -20,7 +20,7 @@ ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.s
 USERS = [row for row in ROWS if len(row) == 7 and row[0] != "word"]
 CODE = [row for row in ROWS if len(row) == 3 and row[0] != "word"]
 NAMES = {name for row in USERS for name in re.findall(r"`([^`]+)`", row[2])}
-PUBLIC = {**vars(tubes.sync), **vars(tubes), **vars(tubes.worker), **vars(tubes.push)}
+PUBLIC = {**vars(tubes.sync), **vars(tubes.aio), **vars(tubes), **vars(tubes.worker), **vars(tubes.push)}
 
 
 def test_glossary_terms_are_unique() -> None:

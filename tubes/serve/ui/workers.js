@@ -1,7 +1,7 @@
 // Workers, schedules, and the audit of changes.
 
-import { count, html, now, own, printable, setQuery, span, useGet } from "./lib.js";
-import { Badge, Empty, Link, Loaded, Pager, Progress, Table, Text, Time, TubeLink } from "./parts.js";
+import { call, count, html, now, own, path, printable, setQuery, span, useGet } from "./lib.js";
+import { Badge, Button, callAndNotify, Empty, Link, Loaded, Pager, Progress, Table, Text, Time, TubeLink } from "./parts.js";
 
 // Show a table of the rows, or a text if there are none.
 const list = (state, member, caption, columns, row, nothing) => html`<${Loaded} state=${state}>${(data) =>
@@ -47,9 +47,17 @@ function Worker({ namespace, worker }) {
 }
 
 const SCHEDULES = [
-  ["Function"], ["Tube"], ["Schedule"], ["Next run"], ["Last run"], ["Last result"], ["Workers", "number"],
+  ["Function"], ["Tube"], ["Schedule"], ["Next run"], ["Last run"], ["Last result"], ["Workers", "number"], [""],
 ];
 const RESULTS = { acked: "done", released: "taken", buried: "buried", lost: "buried", cancelled: "taken" };
+
+// Call the function of a schedule at once. In a tube with lanes its calls have a lane of their own.
+async function runNow(namespace, { tube, name }) {
+  const at = [namespace, "tubes", tube];
+  const { task_options } = await call("GET", path(at)).catch(() => ({})); // The next call reports the error.
+  const lane = task_options?.includes("utube") ? { utube: name } : {};
+  await callAndNotify(`A call of ${printable(name, 80)} is put.`, "POST", path([...at, "tasks"]), { data: { task: name }, ...lane });
+}
 
 export function Schedules({ namespace }) {
   const state = useGet([namespace, "schedules"]);
@@ -58,7 +66,8 @@ export function Schedules({ namespace }) {
     <td><code>${printable(each.schedule, 80)}</code></td>
     <td><${Time} at=${each.next} text=${each.next <= now() ? "now" : undefined} /></td><td><${Time} at=${each.last} /></td>
     <td>${each.last_result && html`<${Badge} kind=${own(RESULTS, each.last_result)}>${printable(each.last_result, 20)}<//>`}</td>
-    <td class="number">${count(each.workers)}</td></tr>`;
+    <td class="number">${count(each.workers)}</td>
+    <td><${Button} onClick=${() => runNow(namespace, each)}>Run now<//></td></tr>`;
   return html`<div class="head"><h1>Schedules</h1></div>
     ${list(state, "schedules", "Schedules", SCHEDULES, row, "No running worker has a schedule.")}`;
 }
