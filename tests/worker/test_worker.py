@@ -894,7 +894,7 @@ BAD: list[Callable[[Worker], Any]] = [
     lambda worker: worker.on("a", fail, timeout=-1),
     lambda worker: worker.on(["b", "mail"], fail),
     lambda worker: worker.on("mail", lambda: None),
-    lambda worker: worker.around(7),
+    lambda worker: worker.around(7),  # type: ignore[type-var]
     lambda worker: worker.lifespan(7),  # type: ignore[type-var]
     lambda worker: worker.lifespan(awaited(fail)),
     lambda worker: worker.around(awaited(fail)),

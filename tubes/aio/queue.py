@@ -182,7 +182,7 @@ class AsyncQueue:
     async def enqueue(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> AsyncTask: ...
     @overload
     async def enqueue(self, function: str, /, *args: Any, **kwargs: Any) -> AsyncTask: ...
-    async def enqueue(self, function: Any, /, *args: Any, **kwargs: Any) -> AsyncTask:
+    async def enqueue(self, function: Callable[..., object] | str, /, *args: Any, **kwargs: Any) -> AsyncTask:
         """Put a task that calls a task function, see `Worker.task`, with these arguments.
 
         `function`: the function, whose signature checks the arguments and whose tube gets the task. Or its name, for
@@ -219,7 +219,7 @@ class AsyncQueue:
 
     async def _enqueue(
         self,
-        function: Any,
+        function: Callable[..., object] | str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         where: AsyncTube | str | None,
@@ -450,7 +450,7 @@ class AsyncEnqueuer:
     async def __call__(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> AsyncTask: ...
     @overload
     async def __call__(self, function: str, /, *args: Any, **kwargs: Any) -> AsyncTask: ...
-    async def __call__(self, function: Any, /, *args: Any, **kwargs: Any) -> AsyncTask:
+    async def __call__(self, function: Callable[..., object] | str, /, *args: Any, **kwargs: Any) -> AsyncTask:
         """Put a task that calls this function with these arguments. See `AsyncQueue.enqueue`."""
         return await self._queue._enqueue(function, args, kwargs, self._tube, self._options)
 

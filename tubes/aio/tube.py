@@ -185,7 +185,7 @@ class AsyncTube(Generic[T, R]):
         timeout: Seconds | None = NO_WAIT,
         errors: str = "raise",
         **options: Unpack[PutOptions],
-    ) -> Any:
+    ) -> list[AsyncTask[T]] | list[AsyncTask[T] | TubesError]:
         """Add many tasks at once, all or none, and return them in the order of the items. See `put`.
 
         `items`: data, or `tubes.Item(data, **options)` for an item with its own options. A string must be in a list,
@@ -560,8 +560,13 @@ class AsyncTube(Generic[T, R]):
         self, *, task: AsyncTask[T] | str | int, attempts: int | None = None, ttl: Seconds | None = None
     ) -> AsyncTask[T]: ...
     async def kick(
-        self, count: int = 1, *, task: Any = KEEP, attempts: int | None = None, ttl: Seconds | None = None
-    ) -> Any:
+        self,
+        count: int = 1,
+        *,
+        task: AsyncTask[T] | str | int = KEEP,
+        attempts: int | None = None,
+        ttl: Seconds | None = None,
+    ) -> AsyncTask[T] | int:
         """Make up to `count` buried tasks ready, in their order, and return their number. O(log n) each.
 
         It is short for `select("buried", limit=count).kick()`; to choose the tasks see `select`.

@@ -188,7 +188,7 @@ class Queue:
     def enqueue(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Task: ...
     @overload
     def enqueue(self, function: str, /, *args: Any, **kwargs: Any) -> Task: ...
-    def enqueue(self, function: Any, /, *args: Any, **kwargs: Any) -> Task:
+    def enqueue(self, function: Callable[..., object] | str, /, *args: Any, **kwargs: Any) -> Task:
         """Put a task that calls a task function, see `Worker.task`, with these arguments.
 
         `function`: the function, whose signature checks the arguments and whose tube gets the task. Or its name, for
@@ -234,7 +234,7 @@ class Queue:
 
     def _enqueue(
         self,
-        function: Any,
+        function: Callable[..., object] | str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         where: Tube | str | None,
@@ -467,7 +467,7 @@ class Enqueuer:
     def __call__(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> Task: ...
     @overload
     def __call__(self, function: str, /, *args: Any, **kwargs: Any) -> Task: ...
-    def __call__(self, function: Any, /, *args: Any, **kwargs: Any) -> Task:
+    def __call__(self, function: Callable[..., object] | str, /, *args: Any, **kwargs: Any) -> Task:
         """Put a task that calls this function with these arguments. See `Queue.enqueue`."""
         return self._queue._enqueue(function, args, kwargs, self._tube, self._options)
 

@@ -189,7 +189,7 @@ class Tube(Generic[T, R]):
         timeout: Seconds | None = NO_WAIT,
         errors: str = "raise",
         **options: Unpack[PutOptions],
-    ) -> Any:
+    ) -> list[Task[T]] | list[Task[T] | TubesError]:
         """Add many tasks at once, all or none, and return them in the order of the items. See `put`.
 
         `items`: data, or `tubes.Item(data, **options)` for an item with its own options. A string must be in a list,
@@ -606,7 +606,14 @@ class Tube(Generic[T, R]):
     def kick(
         self, *, task: Task[T] | str | int, attempts: int | None = None, ttl: Seconds | None = None
     ) -> Task[T]: ...
-    def kick(self, count: int = 1, *, task: Any = KEEP, attempts: int | None = None, ttl: Seconds | None = None) -> Any:
+    def kick(
+        self,
+        count: int = 1,
+        *,
+        task: Task[T] | str | int = KEEP,
+        attempts: int | None = None,
+        ttl: Seconds | None = None,
+    ) -> Task[T] | int:
         """Make up to `count` buried tasks ready, in their order, and return their number. O(log n) each.
 
         It is short for `select("buried", limit=count).kick()`; to choose the tasks see `select`.

@@ -78,7 +78,7 @@ class Batch:
         #: The options of the tube with which they were uploaded.
         self.upload_options: object = None
 
-    def insert_errors(self, tasks: list[Any]) -> list[object]:
+    def insert_errors(self, tasks: list[Any]) -> list[Any]:
         """Insert the errors of invalid items at their positions in the list of new tasks."""
         for number, error in sorted(self.errors.items()):
             tasks.insert(number, error)

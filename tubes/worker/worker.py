@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from datetime import tzinfo
 from functools import partial
-from typing import Any, Final, TypeVar, overload
+from typing import Final, TypeVar, overload
 
 from typing_extensions import Unpack
 
@@ -144,12 +144,12 @@ class Worker:
     def on(
         self,
         tubes: Tubes,
-        handler: Any = None,
+        handler: Callable[..., object] | None = None,
         *,
         concurrency: int | None = None,
         timeout: Seconds | None = None,
         process: bool = False,
-    ) -> Any:
+    ) -> Callable[..., object]:
         """Handle the tasks of one tube or several by a function. Without a handler it is a decorator.
 
         `tubes`: names or tubes, in order of preference. They must exist. A tube that is dropped later may be created
@@ -247,7 +247,7 @@ class Worker:
     ) -> Callable[[H], H]: ...
     def task(
         self,
-        name: Any = None,
+        name: str | Callable[..., object] | None = None,
         *,
         tube: sync.Tube | aio.AsyncTube | str = TASKS,
         timeout: Seconds | None = None,
@@ -257,7 +257,7 @@ class Worker:
         key_ttl: Seconds | None = None,
         unique: bool = False,
         **options: Unpack[TaskOptions],
-    ) -> Any:
+    ) -> Callable[..., object]:
         """Call a function for tasks that name it, with their arguments. A decorator, with or without arguments.
 
         `name`: the name in the tasks; None: the function's `__name__`. Programs in other languages may also use it: see
@@ -456,7 +456,7 @@ class Worker:
             ]
         self._notify_run()
 
-    def around(self, hook: Any) -> Any:
+    def around(self, hook: H) -> H:
         """Wrap every call of a handler, for example in a log, a trace or a transaction. Also a decorator.
 
         `hook`: a function that takes the task and returns a context manager, or a generator function that yields once;
