@@ -117,7 +117,7 @@ def test_invalid_queries_are_refused_during_analysis(spark: Any, queue: tubes.Qu
     from pyspark.errors import AnalysisException
 
     queue.create_tube("t")
-    with pytest.raises(AnalysisException, match="executors are other processes"):
+    with pytest.raises(AnalysisException, match="cannot be shared by Spark's driver and executors"):
         read(spark, {"url": "memory://", "tube": "t"}).count()
     with pytest.raises(AnalysisException, match="there is no tube 'nope'"):
         read(spark, {**options, "tube": "nope"}).count()
