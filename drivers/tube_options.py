@@ -135,6 +135,11 @@ def _in_seconds(option: str, value: Any) -> Any:
     return value / SECOND if OF_TUBES.get(option) in (micros, _span_or_ever) else value
 
 
+def other_driver(current: str, wanted: str) -> str:
+    """Describe that a tube has another driver."""
+    return f"with driver {current!r}, not {wanted!r}; the driver of a tube is final, so name it or use another tube"
+
+
 def difference(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """Describe the first option, by name, in which two tubes differ."""
     option = min(name for name in current.keys() | wanted.keys() if current.get(name) != wanted.get(name))

@@ -256,6 +256,9 @@ def fill_views(dashboard: Dashboard) -> list[tuple[object, ...]]:
         if number < 3:
             dashboard.api("POST", f"{path}/tasks/{number}/bury", {"reason": "ValueError: no address"})
     dashboard.api("DELETE", f"{path}/tasks/3")
+    (task,) = dashboard.api("POST", "/take", {"tubes": ["crawl"]})["tasks"]
+    words = "Traceback (most recent call last):\n" + f'  File "{"x" * 300}", line 1, in f\n' + "ValueError"
+    dashboard.api("POST", "/leases/bury", {"leases": [task["lease"]], "traceback": words, "worker": "web1:7"})
     held = {"tube": "crawl", "id": 4, "attempts": 1, "since": 1.0, "function": "send", "progress": 0.5, "note": "half"}
     names = [f"reports.send_{number}" for number in range(20)]
     handlers = [{"name": "send", "tubes": ["crawl", "x" * 200], "concurrency": 2, "functions": names}]
@@ -272,7 +275,7 @@ def fill_views(dashboard: Dashboard) -> list[tuple[object, ...]]:
     dashboard.page.route(
         re.compile(r"/v1/\w+/(workers|schedules|durations)$"), lambda route: route.fulfill(json=replies)
     )
-    sections = ((), ("tasks",), ("tasks", 0), ("tasks", 3), ("dead",), ("lanes",))
+    sections = ((), ("tasks",), ("tasks", 0), ("tasks", 3), ("tasks", task["id"]), ("dead",), ("lanes",))
     return [("tubes",), ("workers",), ("schedules",), ("audit",), *(("tubes", "crawl", *each) for each in sections)]
 
 

@@ -141,7 +141,9 @@ def test_tubes_have_the_metrics_of_the_collector() -> None:
                 await (await shop.queue.admin._workers_tube()).put(asdict(info))
             samples = await scrape(client)
             assert {*samples["tubes_worker_run_seconds"]} == {
-                ("send", "shop", quantile, "mail") for quantile in ("0.5", "0.95", "0.99")
+                (function, "shop", quantile, "mail")
+                for function in ("", "send")
+                for quantile in ("0.5", "0.95", "0.99")
             }
             assert samples["tubes_tasks"]["shop", "ready", "mail"] == samples["tubes_tasks"]["", "ready", "mail"] == 1
             assert samples["tubes_paused"] == {("", "mail"): 0, ("shop", "mail"): 1}

@@ -99,8 +99,21 @@ def test_run_until_empty_waits_for_busy_lanes_and_reports_tasks_that_cannot_be_t
         assert (summary.acked, summary.released, summary.buried, clock.now()) == (2, 1, 1, 30)
         pages.put(1, utube="example.com")
         pages.pause()
-        with pytest.raises(AssertionError, match="no worker can take the tasks of tube 'pages'; there is:"):
+        with pytest.raises(AssertionError, match="the worker cannot finish the tasks of tube 'pages'; there is:"):
             run_until_empty(worker, pages, clock)
+
+
+def test_run_until_empty_gives_up_if_tasks_fail_or_wait_for_ever() -> None:
+    clock = ManualClock()
+    with tubes.connect(clock=clock) as queue:
+        worker = Worker(queue)
+        worker.on(queue.create_tube("mail"), lambda task: 1 / 0)
+        queue.tube("mail").put("to ann")
+        worker.task("resize")(lambda: None)
+        queue.enqueue("resiez")
+        for name in ("mail", "tasks"):
+            with pytest.raises(AssertionError, match="cannot finish"):
+                run_until_empty(worker, queue.tube(name), clock)
 
 
 @pytest.mark.full

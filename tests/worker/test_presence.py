@@ -125,7 +125,7 @@ def test_durations_of_functions_and_handlers_are_reported(queue: tubes.Queue, cl
         queue.enqueue("nap")
     clock.advance(100)
     with running(worker):
-        assert eventually(lambda: sum(one.count for one in queue.admin.durations()) >= 5)
+        assert eventually(lambda: sum(one.count for one in queue.admin.durations() if one.function is None) >= 5)
         mine = face.connect(queue)
         found = {(one.tube, one.function): one for one in mine.admin.durations()}
         mine.close()
@@ -141,16 +141,25 @@ def test_durations_of_functions_and_handlers_are_reported(queue: tubes.Queue, cl
     assert queue.admin.durations() == []
 
 
+def test_task_that_comes_back_uncounted_has_waited_only_once() -> None:
+    keeper = Timekeeper()
+    for wait in (1.0, 50.0, 90.0):
+        keeper.record("tasks", "f", 7, wait, 0.1, comes_back=wait < 90)
+    keeper.record("tasks", "f", 7, 2.0, 0.1)
+    (timings,) = keeper.recent()
+    assert (sum(timings.wait.values()), sum(timings.run.values())) == (2, 4)
+
+
 def test_sketches_bound_the_functions_and_forget_old_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     keeper = Timekeeper()
     for number in range(500):
-        keeper.record("tasks", f"f{number:03}", None, 1e-9 if number else 1e9)
+        keeper.record("tasks", f"f{number:03}", number, None, 1e-9 if number else 1e9)
     assert len(keeper.recent()) == MAX_LISTED_TIMINGS
     now += 240
-    keeper.record("tasks", "f000", 2.0, 3.0)
-    (first, *_) = durations_of([replace(WorkerInfo("1", "a", 1, 0), timings=keeper.recent())])
+    keeper.record("tasks", "f000", 0, 2.0, 3.0)
+    (_, first, *_) = durations_of([replace(WorkerInfo("1", "a", 1, 0), timings=keeper.recent())])
     assert (first.function, first.count) == ("f000", 2)
     assert first.run_p50 == pytest.approx(3, rel=0.06)
     assert first.wait_p99 == pytest.approx(2, rel=0.06)

@@ -32,7 +32,7 @@ from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
 from tubes.values.task import T
-from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, call_of, check_call
+from tubes.values.task_data import BESIDE, SCHEDULES, TASKS, TASKS_OPTIONS, call_of, check_call
 from tubes.values.timings import Durations, durations_of
 from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, WorkerInfo, infos_of
 
@@ -215,6 +215,9 @@ class AsyncQueue:
         """
         if not (tube is None or isinstance(tube, (AsyncTube, str))):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="tube", value=tube, rule="must be a tube or its name")
+        for option in sorted(BESIDE & options.keys()):
+            rule = f"belongs beside the function, as in @worker.task({option}=...)"
+            raise InvalidOption(option=option, value=options.get(option), rule=rule)
         return AsyncEnqueuer(self, tube, options)
 
     async def _enqueue(
@@ -499,10 +502,11 @@ class AsyncQueueAdmin:
         return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
 
     async def durations(self) -> list[Durations]:
-        """Return how long tasks have waited and run during the last five minutes, by tube and function.
+        """Return how long tasks have waited and run during the last five minutes: of each tube, and of each function.
 
         The running workers count it and report it every five seconds, without history in the store and without a call
-        per task; see `Durations`. Tasks that programs take themselves are not counted. Costs what `workers` costs.
+        per task; see `Durations`. What a worker has counted disappears when it ends, and a burst reports after five
+        seconds. Tasks that programs take themselves are not counted. Costs what `workers` costs.
 
         `QueueAdmin.durations` shows an example.
         """

@@ -244,7 +244,7 @@ def _tube_table(
     for one in durations:
         for kind in ("wait", "run"):
             words = "  ".join(f"{q} {short_span(getattr(one, f'{kind}_{q}'))}" for q in ("p50", "p95", "p99"))
-            table.add_row(text(f"{kind} of {one.function or 'its handler'}"), text(words))
+            table.add_row(text(kind if one.function is None else f"{kind} of {one.function}"), text(words))
     table.add_row(text("driver"), text(overview.driver))
     if overview.options is None:
         table.add_row(text("options"), text("cannot be read: see tubes check", "red"))

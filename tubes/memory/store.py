@@ -18,7 +18,7 @@ from tubes.drivers.driver import Driver, check_name
 from tubes.drivers.engine import DUE_PART, Engine
 from tubes.drivers.options import flag
 from tubes.drivers.registry import Registry
-from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, drop_reset_options
+from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, drop_reset_options, other_driver
 from tubes.errors import InvalidOption, QueueForked, TubeExists, TubeNotFound
 from tubes.memory.lock import Lock
 from tubes.memory.shared_tube import MemoryTube
@@ -216,7 +216,7 @@ class MemoryStore:
             elif if_exists == "raise":
                 raise TubeExists(name=name, why=WAYS_TO_USE_IT)
             elif shared.driver != driver:
-                raise TubeExists(name=name, why=f"with driver {shared.driver.name!r}, not {driver.name!r}")
+                raise TubeExists(name=name, why=other_driver(shared.driver.name, driver.name))
             elif if_exists == "same" and drop_reset_options(shared.options) != drop_reset_options(checked):
                 raise TubeExists(name=name, why=difference(shared.options, checked))
             return shared

@@ -327,7 +327,7 @@ def add_folder(families: Families, usage: FolderUsage | None) -> None:
 
 
 def add_durations(families: Families, labels: tuple[str, ...], durations: list[Durations]) -> None:
-    """Add the quantiles of the durations that workers report."""
+    """Add the quantiles of the durations that workers report. An empty function: all tasks of the tube."""
     for one in sorted(durations, key=lambda one: -one.count)[:_MAX_FUNCTIONS]:
         place = [*labels, one.tube, one.function or ""]
         for kind in ("wait", "run"):

@@ -14,7 +14,7 @@ from uuid import uuid4
 from tubes.backend.port import ConnectionBase, check_session_uuid
 from tubes.drivers.driver import Driver, check_name, check_tube_name
 from tubes.drivers.options import flag
-from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, drop_reset_options
+from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, drop_reset_options, other_driver
 from tubes.errors import (
     DriverNotFound,
     InvalidOption,
@@ -141,7 +141,7 @@ class RedisConnection(ConnectionBase, PortConnection):  # pyright: ignore[report
                     raise TubeExists(name=name, why=WAYS_TO_USE_IT)
                 if reply[0] != description[0]:
                     other = validation.driver_name(name, reply[0])
-                    raise TubeExists(name=name, why=f"with driver {other!r}, not {driver.name!r}")
+                    raise TubeExists(name=name, why=other_driver(other, driver.name))
                 with validation.reading(f"tube {name!r}: its options"):
                     stored, requested = map(drop_reset_options, (validation.options(name, reply[1], driver), checked))
                 if stored == requested:

@@ -18,9 +18,9 @@ _ATTRIBUTES: Final = frozenset(
 )
 #: The maximum number of tasks that a failed assert lists.
 _MAX_LISTED: Final = 20
-#: Seconds by which `run_until_empty` advances the clock while ready tasks cannot be taken, and how often it does so.
-_STEP: Final = 1.0
-_MAX_STEPS: Final = 3600
+#: How often `run_until_empty` runs a worker without an ack or a burial. While ready tasks cannot be taken it advances
+#: the clock by a second, and after a hundred runs by a minute.
+_MAX_RUNS: Final = 1000
 # The default for arguments that match anything.
 _ANY: Final = object()
 
@@ -113,8 +113,9 @@ def assert_buried(tube: Tube, data: object = _ANY, *, reason: object = _ANY) -> 
 def run_until_empty(worker: Worker, tube: Tube, clock: ManualClock) -> Summary:
     """Run a worker until the tube has no ready or delayed task, and advance the clock to each delayed one.
 
-    `clock`: the clock of the worker's queue. Returns the sum of the summaries. Buried tasks stay. Raises
-    `AssertionError` if ready tasks cannot be taken for an hour of the clock, as in a paused tube.
+    `clock`: the clock of the worker's queue. Returns the sum of the summaries. Buried tasks stay. Call it outside of an
+    event loop. Raises `AssertionError` after a thousand runs in which no task was acked or buried: the tube is paused,
+    or its tasks fail and have no `max_attempts`, or no handler has their function.
 
     >>> import tubes
     >>> from tubes.worker import Worker
@@ -128,20 +129,19 @@ def run_until_empty(worker: Worker, tube: Tube, clock: ManualClock) -> Summary:
     (2, 1, 660.0)
     """
     __tracebackhide__ = True
-    total, steps = worker.run(burst=True), 0
+    total, runs = worker.run(burst=True), 0
     while True:
         tasks = tube.statistics().tasks
         if not tasks["ready"] and not tasks["delayed"]:
             return total
+        if runs == _MAX_RUNS:
+            raise AssertionError(f"the worker cannot finish the tasks of tube {tube.name!r}; {_list([*tube.select()])}")
         due = None if tasks["ready"] else min((task.due for task in tube.select("delayed") if task.due), default=None)
-        if due is None and (steps := steps + 1) > _MAX_STEPS:
-            raise AssertionError(f"no worker can take the tasks of tube {tube.name!r}; {_list([*tube.select()])}")
-        clock.advance(_STEP if due is None else max(due - clock.now(), 0))
+        clock.advance((1 if runs < 100 else 60) if due is None else max(due - clock.now(), 0))
         summary = worker.run(burst=True)
         for name, count in vars(summary).items():
             setattr(total, name, max(total.exit_code, count) if name == "exit_code" else getattr(total, name) + count)
-        if summary.acked + summary.released + summary.buried + summary.lost:
-            steps = 0
+        runs = 0 if summary.acked or summary.buried else runs + 1
 
 
 def _data(task: Task) -> object:

@@ -35,6 +35,8 @@ _MARK: Final = "__tubes_task__"
 _MAX_CACHED: Final = 100
 #: Longer arguments are in the key of a unique call as their hash.
 _MAX_KEY: Final = 200
+#: Options that stand only beside a function, since its worker uses them.
+BESIDE: Final = frozenset({"timeout", "process", "backoff", "unique"})
 _NO_OPTIONS: Final[PutOptions] = {}
 #: The members of the data; `at`: the time of an occurrence of a schedule.
 _MEMBERS: Final = frozenset({"task", "args", "kwargs", "at"})
@@ -159,6 +161,8 @@ def function_options(
 ) -> tuple[PutOptions, Callable[..., str | None] | None]:
     """Check the options beside a function; return those of its tasks, and the function that makes their keys."""
     checked = {name: value for name, value in options.items() if value is not None}
+    if "key_ttl" in checked and key is None and not unique:
+        raise InvalidOption(option="key_ttl", value=checked["key_ttl"], rule="is only for tasks with a key")
     if flag("unique", unique) and key is not None:
         raise InvalidOption(option="key", value=key, rule="cannot be given beside unique=True, which makes the key")
     maker = cast("Callable[..., str | None]", key) if callable(key) else None

@@ -70,14 +70,14 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """How long the tasks of a tube, or of one of its functions, have waited and run during the last five minutes.
+    """How long tasks have waited and run during the last five minutes.
 
     >>> Durations("tasks", "resize", count=2, wait_p50=0.01, run_p50=1.5).run_p50
     1.5
     """
 
     tube: str
-    #: None for tasks whose handler gets the task itself.
+    #: None for all tasks of the tube.
     function: str | None
     #: The number of attempts that have ended.
     count: int = 0
@@ -92,13 +92,14 @@ class Durations:
 
 
 def durations_of(workers: Iterable[WorkerInfo]) -> list[Durations]:
-    """Return the durations that these workers have counted together, by tube and function."""
+    """Return the durations that these workers have counted together: of each tube, and of each of its functions."""
     found: dict[tuple[str, str | None], tuple[Sketch, Sketch]] = {}
     for worker in workers:
         for one in worker.timings:
-            wait, run = found.setdefault((one.tube, one.function), ({}, {}))
-            add_sketch(wait, one.wait)
-            add_sketch(run, one.run)
+            for function in {None, one.function}:
+                wait, run = found.setdefault((one.tube, function), ({}, {}))
+                add_sketch(wait, one.wait)
+                add_sketch(run, one.run)
     return [
         Durations(
             *place,

@@ -157,10 +157,11 @@ def verdict_of(error: BaseException) -> Verdict:
                 micros("delay", delay)
         except InvalidOption as wrong:  # A program may assign any `delay`.
             return Verdict("release", reason_of(wrong), error=wrong)
-        if not error.counts:
-            return Verdict("decline", reason_of(error), 0 if delay is None else delay, pauses=error.pause)
         has_reason = type(error) is not Retry or getattr(error, "reason", None) is not None
-        return Verdict("release", reason_of(error) if has_reason else _RETRY_REASON, delay, pauses=error.pause)
+        reason = reason_of(error) if has_reason else _RETRY_REASON
+        if not error.counts:
+            return Verdict("decline", reason, 0 if delay is None else delay, pauses=error.pause)
+        return Verdict("release", reason, delay, pauses=error.pause)
     if isinstance(error, Bury):
         return Verdict("bury", _message_of(error) or "buried by its handler")
     return Verdict("release", reason_of(error), error=error)
@@ -206,6 +207,8 @@ def log_verdict(
     else:
         event = "was sent back by its handler"
         level = logging.INFO if outcome in ("released", "deferred") else logging.WARNING
+    if verdict.pauses and outcome != "lost":
+        then += ", its tube is paused until then"
     reason = "" if verdict.reason in (None, _RETRY_REASON) else f": {one_line(str(verdict.reason))}"
     log.log(level, "%s %s, %s, %s%s", name_of(task), event, attempt, then, reason, exc_info=trace)
 
@@ -274,9 +277,13 @@ def trace_of(error: BaseException) -> tuple[type[BaseException], BaseException, 
 
 
 def traceback_of(error: BaseException) -> str | None:
-    """Return the end of the traceback of a handler's error; None for an error of the worker."""
+    """Return the end of the traceback of a handler's error; None for an error of the worker.
+
+    An error in another process has its traceback there as a note.
+    """
     try:
-        return None if _is_of_worker(error) else "".join(format_exception(*trace_of(error))).rstrip()[-MAX_TRACEBACK:]
+        lines = format_exception(type(error), error, _trace_of_handler(error))
+        return None if _is_of_worker(error) else "".join(lines).rstrip()[-MAX_TRACEBACK:]
     except Exception:  # An error in a method of a user's class.
         return None
 

@@ -272,7 +272,7 @@ class Run:
             if verdict is None:
                 verdict = target.delay_retry(entry.task, await self._handling.handle(entry))
                 if target is not UNKNOWN:
-                    self._note_times(entry)
+                    self._note_times(entry, comes_back=verdict.method == "decline")
             if _says_cancelled(verdict, entry.task):
                 entry.verdict = verdict  # The handler has ended: a report of the loss has nothing to cancel.
                 # The handler may have cancelled its own task.
@@ -300,14 +300,14 @@ class Run:
         except BaseException as error:
             self._recover(entry, error)
 
-    def _note_times(self, entry: InFlight) -> None:
-        """Count how long a task has waited and how long its handler took."""
+    def _note_times(self, entry: InFlight, *, comes_back: bool) -> None:
+        """Count how long a task has waited and how long its handler took. `comes_back`: the attempt does not count."""
         task, run = entry.task, time.monotonic() - entry.started_at
         wait: float | None = None
-        if task.attempts == 1:
+        if task.attempts == 1 and not task.failures:
             begin = self._scheduler.time_of(task) if entry.target.schedule is not None else task.created
             wait = max(connection_of(self._connections.queue).micros() / SECOND - run - begin, 0.0)
-        self._timekeeper.record(task.tube, entry.target.called, wait, run)
+        self._timekeeper.record(task.tube, entry.target.called, task.id, wait, run, comes_back=comes_back)
 
     async def _finish(self, entry: InFlight, verdict: Verdict) -> None:
         """Reply to the caller and finish the task, after its handler has ended."""
@@ -409,7 +409,8 @@ class Run:
             self._count(entry, outcome)
 
     def _count(self, entry: InFlight, outcome: Outcome | None) -> None:
-        if outcome is not None:
+        # A call that is left to other workers is no result of this one.
+        if outcome is not None and (entry.target is not UNKNOWN or outcome != "released"):
             setattr(self._summary, outcome, getattr(self._summary, outcome) + 1)
         if entry.target.schedule is not None:
             self._scheduler.note_end(entry.task, outcome)

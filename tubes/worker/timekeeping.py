@@ -12,6 +12,9 @@ from tubes.values.timings import MAX_LISTED_TIMINGS, TIMINGS_SPAN, Sketch, Timin
 #: Seconds that one set of sketches covers.
 _PART: Final = 60.0
 
+#: The maximal number of tasks that are remembered until they come back.
+_MAX_RETURNING: Final = 10_000
+
 Sketches = dict[tuple[str, str | None], tuple[Sketch, Sketch]]
 
 
@@ -22,11 +25,22 @@ class Timekeeper:
         self._lock: Final = threading.Lock()
         # The number of the minute, and its sketches of waiting and of run times.
         self._parts: Final[deque[tuple[int, Sketches]]] = deque(maxlen=round(TIMINGS_SPAN / _PART) + 1)
+        # The last tasks that come back although their attempts did not count, by tube and id.
+        self._returning: Final[dict[tuple[str, int], None]] = {}
 
-    def record(self, tube: str, function: str | None, wait: float | None, run: float) -> None:
-        """Count an attempt. `wait`: None for a retry."""
+    def record(
+        self, tube: str, function: str | None, id: int, wait: float | None, run: float, *, comes_back: bool = False
+    ) -> None:
+        """Count an attempt. `wait`: None for a retry. `comes_back`: the next attempt of the task is a retry, too."""
         number = int(time.monotonic() // _PART)
         with self._lock:
+            if self._returning and (tube, id) in self._returning:
+                del self._returning[tube, id]
+                wait = None
+            if comes_back:
+                self._returning[tube, id] = None
+                if len(self._returning) > _MAX_RETURNING:
+                    del self._returning[next(iter(self._returning))]
             if not self._parts or self._parts[-1][0] != number:
                 self._parts.append((number, {}))
             part = self._parts[-1][1]

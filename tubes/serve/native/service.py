@@ -193,8 +193,8 @@ _DURATIONS: Final = schemas.object_schema(
 async def list_durations(call: Call) -> bytes:
     """List how long tasks have waited and run during the last five minutes, as `QueueAdmin.durations` does.
 
-    The running workers of the namespace report it, for tubes that the token may see. `function` is null for handlers
-    that get the task itself.
+    The running workers of the namespace report it, for tubes that the token may see. `function` is null for all tasks
+    of a tube.
     """
     key = ("durations", call.token.grants)
     return await call.service.recent.get(call.space.name, key, lambda: _read_durations(call))

@@ -170,7 +170,7 @@ const FAILED = [["Time"], ["Attempt", "number"], ["Worker"], ["Error"]];
 function Failures({ task }) {
   const rows = task.failures.map((one) => html`<tr><td><${Time} at=${one.time} /></td><td class="number">${one.attempt}</td>
     <td><${Text} of=${one.worker} limit=${100} /></td><td class="data"><${Text} of=${one.error} limit=${300} /></td></tr>`);
-  return html`<section><h3>Failures</h3><${Table} caption="Failures" columns=${FAILED} rows=${rows} />
+  return html`<section class="content"><h3>Failures</h3><${Table} caption="Failures" columns=${FAILED} rows=${rows} />
     ${task.traceback && html`<pre tabindex="0"><${Text} of=${task.traceback} limit=${5000} /></pre>`}</section>`;
 }
 

@@ -100,7 +100,7 @@ const DURATIONS = [
 ];
 
 const Duration = (one) => html`<tr key=${one.function}>
-  <th scope="row">${one.function === null ? "handler of the tube" : html`<${Text} of=${one.function} limit=${80} />`}</th>
+  <th scope="row">${one.function === null ? "all" : html`<${Text} of=${one.function} limit=${80} />`}</th>
   <td class="number">${count(one.count)}</td>
   ${QUANTILES.map(([kind, q]) => html`<td class="number">${span(one[`${kind}_${q}`])}</td>`)}</tr>`;
 
