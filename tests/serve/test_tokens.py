@@ -178,6 +178,15 @@ def test_new_token_is_valid_at_once(tmp_path: Path) -> None:
     assert tokens.find(text) == token
 
 
+def test_unknown_tokens_read_a_broken_file_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokens = Tokens(tmp_path / "tokens.json")
+    tokens.create([Grant.read("look")])
+    tokens.path.write_text("{")
+    for number in range(20):
+        assert tokens.find(f"tubes_{number}") is None
+    assert len(caplog.records) <= 2
+
+
 def test_a_token_is_revoked_and_expires(guarded: Served, tokens: Tokens) -> None:
     with client(guarded, tokens, "look") as one:
         revoked = max(tokens.all(), key=lambda token: token.created)

@@ -123,6 +123,7 @@ class Tokens:
         self._secret = b""
         self._stamp: tuple[int, int, int] | None = None
         self._checked_at = 0.0
+        self._is_readable = True
 
     @property
     def secret(self) -> bytes:
@@ -152,10 +153,12 @@ class Tokens:
         return token_now is not None and (token_now.grants, token_now.hash) == (token.grants, token.hash)
 
     def _find_valid(self, id: str) -> Token | None:
-        # A new token is valid at once, so an unknown one looks at the file, too.
-        if id not in self._tokens or time.monotonic() - self._checked_at > _CHECK_INTERVAL:
+        # A new token is valid at once, so an unknown one looks at the file, too, unless it could not be read just now.
+        if (id not in self._tokens and self._is_readable) or time.monotonic() - self._checked_at > _CHECK_INTERVAL:
+            self._is_readable = False
             try:
                 self._refresh()
+                self._is_readable = True
             except (InvalidOption, OSError) as error:
                 # The file may be half written: keep the known tokens until it can be read.
                 _log.error("%s", error)
