@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +41,8 @@ class Fetcher:
         self._failures = 0
         self._missing_count = 0
         self._tubes: dict[str, AsyncTube] = {}
+        # The monotonic time at which missing tubes are looked up again, while others exist.
+        self._looks_at = 0.0
         # The number of the last take from several tubes.
         self._turn = 0
 
@@ -113,13 +116,9 @@ class Fetcher:
     async def _fill(self, timeout: float | None) -> bool:
         if self._free <= 0:
             return False
-        tubes = await self._find()
-        if len(tubes) == len(self.route.tubes):
-            self._missing_count = 0
-        else:
-            if timeout is None:
-                timeout = RETRY.delay(self._missing_count + 1)
-            self._log_missing([name for name in self.route.tubes if name not in self._tubes], timeout)
+        tubes = await self._find(is_burst=timeout == 0)
+        if len(tubes) < len(self.route.tubes) and timeout is None:
+            timeout = max(self._looks_at - time.monotonic(), 0.1)
         if len(tubes) == 1:
             tasks = await tubes[0].take_many(self._free, timeout)
             for task in tasks:
@@ -137,19 +136,30 @@ class Fetcher:
             started = True
         return started
 
-    async def _find(self) -> list[AsyncTube]:
-        """Return the tubes that exist. Raises `TubeNotFound` if none does."""
-        missing: TubeNotFound | None = None
-        for name in self.route.tubes:
-            if name not in self._tubes:
-                try:
-                    # The default tubes of task functions and schedules are created if they do not exist.
-                    find = self._queue._task_tube if self.route.creates(name) else self._queue._find_tube
-                    self._tubes[name] = await find(name)
-                except TubeNotFound as error:
-                    missing = error
-        if missing is not None and not self._tubes:
-            raise missing
+    async def _find(self, *, is_burst: bool) -> list[AsyncTube]:
+        """Return the tubes that exist. Raises `TubeNotFound` if none does.
+
+        While some exist, the missing ones are looked up with growing intervals, and in a burst each time.
+        """
+        names = [name for name in self.route.tubes if name not in self._tubes]
+        if self._tubes and not is_burst and time.monotonic() < self._looks_at:
+            names.clear()
+        missing: list[str] = []
+        for name in names:
+            try:
+                # The default tubes of task functions and schedules are created if they do not exist.
+                find = self._queue._task_tube if self.route.creates(name) else self._queue._find_tube
+                self._tubes[name] = await find(name)
+            except TubeNotFound:
+                missing.append(name)
+        if missing and not self._tubes:
+            raise TubeNotFound(name=missing[0])
+        if missing:
+            delay = 0.0 if is_burst else RETRY.delay(self._missing_count + 1)
+            self._looks_at = time.monotonic() + delay
+            self._log_missing(missing, delay)
+        elif names:
+            self._missing_count = 0
         return [self._tubes[name] for name in self.route.tubes if name in self._tubes]
 
     def _start(self, task: AsyncTask) -> None:

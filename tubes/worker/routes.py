@@ -92,6 +92,11 @@ class Route:
     key: object = field(default_factory=object, repr=False)
 
     @property
+    def is_shared(self) -> bool:
+        """True if its parts share the handlers."""
+        return False
+
+    @property
     def parts(self) -> tuple[Route, ...]:
         """The routes that take tasks together."""
         return (self,)
@@ -136,6 +141,11 @@ class SharedRoute(Route):
 
     @property
     @override
+    def is_shared(self) -> bool:
+        return True
+
+    @property
+    @override
     def parts(self) -> tuple[Route, ...]:
         return self.routes
 
@@ -143,11 +153,6 @@ class SharedRoute(Route):
     @override
     def name(self) -> str:
         return ", ".join(route.name for route in self.routes)
-
-    @property
-    @override
-    def functions(self) -> tuple[str, ...]:
-        return tuple(name for route in self.routes for name in route.functions)[:MAX_LISTED_FUNCTIONS]
 
     @override
     def creates(self, tube: str) -> bool:
