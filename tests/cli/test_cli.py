@@ -698,11 +698,10 @@ def test_workers_command_lists_running_workers_and_their_tasks(shell: Shell, que
 def test_workers_command_names_functions(shell: Shell, queue: tubes.Queue) -> None:
     handlers = (HandlerInfo("send, resize", ("tasks",), 1, ("send", "resize")),)
     held, unknown = (HeldTask("tasks", 4, 1, 5.0, "send"),), (UnknownFunction("tasks", "resiez"),)
-    timings = (Timings("tasks", "send", {}, {60: 3}),)
-    info = WorkerInfo("1", "web1", 7, 1.0, 1.0, handlers, 1, held, unknown=unknown, timings=timings)
+    info = WorkerInfo("1", "web1", 7, 1.0, 1.0, handlers, 1, held, unknown=unknown)
     queue.create_tube("tasks")
     assert shell.json("stats", "tasks")[0]["durations"] == []
-    queue.admin._workers_tube().put(asdict(info))
+    queue.admin._workers_tube().put(asdict(info) | {"timings": [Timings("tasks", "send", {}, {60: 3}).fields]})
     line, footer = shell.lines("workers")[1:]
     assert "tasks (send, resize)" in line
     assert "tasks 4 (send), for" in line

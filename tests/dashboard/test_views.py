@@ -261,13 +261,13 @@ def fill_views(dashboard: Dashboard) -> list[tuple[object, ...]]:
     dashboard.api("POST", "/leases/bury", {"leases": [task["lease"]], "traceback": words, "worker": "web1:7"})
     held = {"tube": "crawl", "id": 4, "attempts": 1, "since": 1.0, "function": "send", "progress": 0.5, "note": "half"}
     names = [f"reports.send_{number}" for number in range(20)]
-    handlers = [{"name": "send", "tubes": ["crawl", "x" * 200], "concurrency": 2, "functions": names}]
+    handler = {"name": "send", "tubes": ["crawl", "x" * 200], "concurrency": 2, "functions": names, "is_shared": True}
     counts = dict.fromkeys(("acked", "released", "buried", "lost", "in_hand"), 7)
     worker = {"id": "1", "host": "web1", "pid": 7, "started": 1.0, "seen": 1.0, **counts, "stopping": True}
     schedule = {"name": "sweep" * 9, "tube": "crawl", "schedule": "every 60 s", "last": 1.0, "last_result": "acked"}
     times = {f"{kind}_p{q}": 0.3 for kind in ("wait", "run") for q in (50, 95, 99)}
     replies: dict[str, object] = {
-        "workers": [{**worker, "handlers": handlers, "tasks": [held], "schedules": []}],
+        "workers": [{**worker, "handlers": [handler], "tasks": [held], "schedules": []}],
         "unknown": [{"tube": "crawl", "name": "resiez"}],
         "schedules": [{**schedule, "next": 2.0, "workers": 1}],
         "durations": [{"tube": "crawl", "function": name, "count": 3, **times} for name in ("send", None)],

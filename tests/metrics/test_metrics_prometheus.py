@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from tubes.serve import metrics as service
 from tubes.testing import ManualClock
 from tubes.values.reasons import kind_of
 from tubes.values.timings import Timings
-from tubes.values.worker_info import WorkerInfo
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -102,10 +100,10 @@ def test_metrics_match_tasks_calls_and_ages_of_queue(queue: tubes.Queue, scrape:
 
 
 def test_durations_of_workers_are_exported(queue: tubes.Queue, scrape: Scrape) -> None:
-    infos = [WorkerInfo(name, name, 7, 1.0, timings=(Timings("tasks", "send", {}, {20: 9, 100: 1}),)) for name in "ab"]
-    infos.append(WorkerInfo("c", "c", 7, 1.0, timings=(Timings("mail", None, {50: 1}, {50: 1}),)))
-    for info in infos:
-        queue.admin._workers_tube().put(asdict(info))
+    entries = queue.admin._workers_tube()
+    for _ in range(2):
+        entries.put({"timings": [Timings("tasks", "send", {}, {20: 9, 100: 1}).fields]})
+    entries.put({"timings": [Timings("mail", None, {50: 1}, {50: 1}).fields]})
     found = {one.tube: one for one in queue.admin.durations()}
     place = {"tube": "tasks", "function": "send"}
     for quantile, seconds in (("0.5", found["tasks"].run_p50), ("0.99", found["tasks"].run_p99)):
@@ -317,8 +315,7 @@ def samples(folder: Path) -> dict[str, set[str]]:
         with tubes.connect(url) as queue:
             queue.create_tube("mail").put(1)
             if url == "memory://":  # A folder has no workers.
-                info = WorkerInfo("1", "web1", 7, 1.0, timings=(Timings("mail", None, {1: 1}, {1: 1}),))
-                queue.admin._workers_tube().put(asdict(info))
+                queue.admin._workers_tube().put({"timings": [Timings("mail", None, {1: 1}, {1: 1}).fields]})
             scrape = Scrape(queue)
             scrape.collector.waited("mail", 1)
             scrape.collector.held("mail", 1)

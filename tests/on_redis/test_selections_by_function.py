@@ -23,6 +23,7 @@ _TEXTS = [
     *(('{"task":"resizes"}', False), ('{"Task":"resize"}', False), ('{"args":[{"task":"resize"}]}', False)),
     *(('[{"task":"resize"}]', False), ('["task","resize"]', False), ('"resize"', False), ("5", False), ("null", False)),
     *(('{"task":["resize"]}', False), ('{"task":null,"a":"resize"}', False)),
+    *((f'{{"task":"resize","args":["{"x" * 2**size}"]}}', size < 20) for size in (19, 20)),
     *(('{"task":"resize"', False), ('{"task":"resize"} x', False), ("resize", False), ("", False)),
 ]  # fmt: skip
 _ODD = ['größe "😀"\\/', "\ud83d", "a/b", "é", "task", "x" * 256]

@@ -29,7 +29,6 @@ async def test_workers_and_schedules_of_visible_tubes_are_listed(tmp_path: Path)
         first = WorkerInfo(
             *("1", "web1", 7, 1.0),
             handlers=(HandlerInfo("send", ("mail", "other"), 2, ("send",)), HandlerInfo("hide", ("other",), 1)),
-            timings=(Timings("mail", "send", {}, {9: 2}), Timings("other", None, {}, {9: 2})),
             unknown=(UnknownFunction("mail", "sedn"), UnknownFunction("mail", "send"), UnknownFunction("other", "x")),
             tasks=(HeldTask("mail", 0, 1, 5.0, "send"), HeldTask("mail", 9, 1, 6.0), HeldTask("other", 1, 1, 4.0)),
             schedules=(
@@ -49,6 +48,8 @@ async def test_workers_and_schedules_of_visible_tubes_are_listed(tmp_path: Path)
         entries = await shop.admin._workers_tube()
         for info in (first, second, hidden):
             await entries.put(asdict(info))
+        timings = Timings("mail", "send", {}, {9: 2}), Timings("other", None, {}, {9: 2})
+        await entries.put({"timings": [one.fields for one in timings]})
         transport = httpx.ASGITransport(create_app(queue, tokens=tokens))
         headers = {"authorization": f"Bearer {text}"}
         async with httpx.AsyncClient(transport=transport, base_url="http://a/v1/shop", headers=headers) as client:
@@ -57,7 +58,8 @@ async def test_workers_and_schedules_of_visible_tubes_are_listed(tmp_path: Path)
             durations = (await client.get("/durations")).json()["durations"]
             schedules = (await client.get("/schedules")).json()["schedules"]
     assert [(one["host"], one["pid"]) for one in workers] == [("web1", 7), ("web2", 8)]
-    assert workers[0]["handlers"] == [{"name": "send", "tubes": ["mail"], "concurrency": 2, "functions": ["send"]}]
+    handler = {"name": "send", "tubes": ["mail"], "concurrency": 2, "functions": ["send"], "is_shared": False}
+    assert workers[0]["handlers"] == [handler]
     held = {"tube": "mail", "attempts": 1}
     assert workers[0]["tasks"] == [
         {**held, "id": 0, "since": 5.0, "function": "send", "progress": 0.5, "note": "half"},

@@ -276,6 +276,48 @@ def test_option_that_stands_beside_a_function_is_refused_for_a_single_task(queue
         queue.enqueue_with(**{option: 1})  # type: ignore[arg-type]
 
 
+def test_key_of_a_single_task_replaces_the_one_beside_the_function(queue: tubes.Queue) -> None:
+    worker = Worker(queue)
+    keyed = worker.task("keyed", key=lambda to: {}[to])(lambda to: None)
+    assert queue.enqueue_with(key="mine")(keyed, "ann").key == "mine"
+    assert queue.enqueue_with(key=None)(keyed, "ann").key is None
+    with pytest.raises(KeyError):
+        queue.enqueue(keyed, "ann")
+
+
+def test_unique_call_does_not_depend_on_the_order_of_members(queue: tubes.Queue) -> None:
+    unique = Worker(queue).task("f", unique=True)(lambda options: None)
+    assert queue.enqueue(unique, {"a": [{"b": 1, "c": 2}]}).id == queue.enqueue(unique, {"a": [{"c": 2, "b": 1}]}).id
+    with pytest.raises(tubes.CodecError):
+        queue.enqueue(unique, {1, 2})
+
+
+def test_options_beside_a_function_are_copied(queue: tubes.Queue) -> None:
+    context = {"a": "1"}
+    function = Worker(queue).task("f", context=context)(lambda: None)
+    context["a"] = "2"
+    assert queue.enqueue(function).context == {"a": "1"}
+
+
+def test_options_beside_a_method_are_refused(queue: tubes.Queue) -> None:
+    class Sender:
+        def send(self) -> None: ...
+
+    worker = Worker(queue)
+    worker.task(Sender().send)
+    with pytest.raises(InvalidOption, match="cannot carry options beside it: wrap it in a function"):
+        worker.task("other", max_attempts=5)(Sender().send)
+
+
+def test_schedule_of_another_worker_keeps_the_options_of_a_function(queue: tubes.Queue) -> None:
+    def sweep() -> None: ...
+
+    Worker(queue).task(max_attempts=6, unique=True)(sweep)
+    Worker(queue).every(60)(sweep)
+    task = queue.enqueue(sweep)
+    assert (task.tube, task.max_attempts, task.key) == (TASKS, 6, "sweep[[],{}]")
+
+
 def test_unique_call_is_put_once(queue: tubes.Queue, enqueue: Callable[..., tubes.Task]) -> None:
     worker = Worker(queue)
     unique = worker.task(unique=True)(send_email)
@@ -624,7 +666,7 @@ def test_task_data_quoted_in_logs_and_reasons_is_truncated(
     tube = queue.create_tube(TASKS, "fifottl", max_attempts=1)
     tube.put({"task": "u" * 100_000})
     wrong = tube.put({"task": "send_email", "args": ["ann"], "kwargs": {"k" * 100_000: 1}})
-    assert worker.run(burst=True) == Summary(buried=1, released=1)
+    assert worker.run(burst=True) == Summary(buried=1)
     (dead,) = tube.select("buried")
     assert dead.id == wrong.id
     assert "got an unexpected keyword argument 'kkk" in (dead.reason or "")

@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from tubes.sync.selection import Selection
 from tubes.testing import ManualClock
 from tubes.values import codecs
 from tubes.values.task_data import SCHEDULES
-from tubes.values.timings import MAX_LISTED_TIMINGS, durations_of
+from tubes.values.timings import MAX_LISTED_TIMINGS, Timings, durations_of, timings_in
 from tubes.values.worker_info import (
     HEARTBEAT_TTL,
     WORKERS,
@@ -114,6 +113,22 @@ def test_functions_of_workers_and_functions_of_no_worker_are_listed(queue: tubes
             go_on.set()
 
 
+@pytest.mark.parametrize("name", ["\\ud83d", "x" * 200_000])
+def test_odd_name_of_an_unknown_function_does_not_hide_its_worker(queue: tubes.Queue, place: str, name: str) -> None:
+    worker = Worker(queue)
+    worker.task("known")(lambda: None)
+    tube, raw = queue.create_tube("tasks"), f'{{"task": "{name}"}}'
+    try:
+        tube.put(json.loads(raw))
+    except tubes.CodecError:  # Another program may put it on a server.
+        with tubes.connect(place, codec="raw") as other:
+            other.tube("tasks").put(raw.encode())
+    with running(worker):
+        assert eventually(lambda: bool(functions_of_no_worker(queue.admin.workers())))
+        (unknown,) = functions_of_no_worker(queue.admin.workers())
+        assert len(unknown.name) <= 200
+
+
 def test_durations_of_functions_and_handlers_are_reported(queue: tubes.Queue, clock: ManualClock, face: Face) -> None:
     worker, now = Worker(queue, concurrency=4), threading.Event()
     queue.create_tube("mail", "fifottl", max_attempts=2)
@@ -141,6 +156,36 @@ def test_durations_of_functions_and_handlers_are_reported(queue: tubes.Queue, cl
     assert queue.admin.durations() == []
 
 
+@pytest.mark.parametrize(
+    "timings",
+    [
+        7,
+        ["t", "f", [], [100_000, 1]],
+        ["t", "f", [], [-1, 1]],
+        ["t", "f", [], [1, 0.5]],
+        ["t", "f", [], [1]],
+        ["t", "f", [1, 1]],
+        ["t", "\ud800", [], [1, 1]],
+        ["\ud800", "f", [], [1, 1]],
+        ["t", "", [], [1, 1]],
+        ["t", 7, [], [1, 1]],
+        ["t", "f", [], {"1": 1}],
+    ],
+)
+def test_unreadable_timings_are_left_out(timings: object) -> None:
+    good = Timings("mail", "send", {3: 1}, {3: 1})
+    assert timings_in({"timings": [timings, good.fields]}) == [good]
+
+
+def test_unreadable_descriptions_do_not_hide_the_durations_of_others(queue: tubes.Queue) -> None:
+    entries = queue.admin._workers_tube()
+    broken: list[object] = [7, "x", [], {}, {"timings": 7}, {"timings": {"a": 1}}]
+    entries.put_many(broken)
+    entries.put({"timings": [Timings("mail", "send", {3: 1}, {3: 1}).fields]})
+    assert [(one.tube, one.function) for one in queue.admin.durations()] == [("mail", None), ("mail", "send")]
+    assert queue.admin.workers() == []
+
+
 def test_task_that_comes_back_uncounted_has_waited_only_once() -> None:
     keeper = Timekeeper()
     for wait in (1.0, 50.0, 90.0):
@@ -159,7 +204,7 @@ def test_sketches_bound_the_functions_and_forget_old_minutes(monkeypatch: pytest
     assert len(keeper.recent()) == MAX_LISTED_TIMINGS
     now += 240
     keeper.record("tasks", "f000", 0, 2.0, 3.0)
-    (_, first, *_) = durations_of([replace(WorkerInfo("1", "a", 1, 0), timings=keeper.recent())])
+    (_, first, *_) = durations_of(keeper.recent())
     assert (first.function, first.count) == ("f000", 2)
     assert first.run_p50 == pytest.approx(3, rel=0.06)
     assert first.wait_p99 == pytest.approx(2, rel=0.06)
@@ -167,7 +212,7 @@ def test_sketches_bound_the_functions_and_forget_old_minutes(monkeypatch: pytest
     (left,) = keeper.recent()
     assert (left.function, sum(left.run.values())) == ("f000", 1)
     now += 600
-    assert keeper.recent() == ()
+    assert keeper.recent() == []
 
 
 def test_workers_of_all_connections_are_listed_to_both_apis(queue: tubes.Queue, face: Face) -> None:

@@ -444,6 +444,69 @@ def test_total_limits_all_handlers_together_and_they_take_turns(queue: tubes.Que
     assert most == {"shared": 2, "own": 3}
 
 
+def test_total_holds_after_all_handlers_are_removed_and_added_again(queue: tubes.Queue) -> None:
+    worker, now, most = Worker(queue, total=2), list[int](), list[int]()
+    lock, gates = threading.Lock(), [threading.Event() for _ in range(2)]
+    for name in ("a", "b"):
+        queue.create_tube(name).put_many(range(4))
+
+    def act(task: tubes.Task) -> None:
+        with lock:
+            now.append(task.id)
+            most.append(len(now))
+            gate = gates[0] if len(most) <= 2 else gates[1]
+        gate.wait(20)
+        with lock:
+            now.remove(task.id)
+
+    worker.on("a", act)
+    worker.on("b", act)
+    with running(worker):
+        assert eventually(lambda: len(most) == 2)
+        worker.off(["a", "b"])
+        assert eventually(lambda: worker._run is not None and not worker._run._fetchers)
+        worker.on("a", act)
+        worker.on("b", act)
+        assert eventually(lambda: worker._run is not None and bool(worker._run._fetchers))
+        gates[0].set()
+        assert eventually(lambda: len(most) == 4)
+        gates[1].set()
+        assert eventually(lambda: len(most) == 8)
+    assert max(most) == 2
+
+
+def test_worker_with_a_total_describes_each_of_its_handlers(queue: tubes.Queue) -> None:
+    worker = Worker(queue, total=2)
+    for name in ("a", "b"):
+        queue.create_tube(name)
+        worker.task(f"f_{name}", tube=name)(lambda: None)
+    queue.create_tube("c")
+    worker.on("c", lambda task: None, concurrency=3)
+    with running(worker):
+        assert eventually(lambda: bool(queue.admin.workers()))
+        (info,) = queue.admin.workers()
+    places = {(one.tubes, one.functions, one.concurrency, one.is_shared) for one in info.handlers}
+    assert places == {(("a",), ("f_a",), 2, True), (("b",), ("f_b",), 2, True), (("c",), (), 3, False)}
+    assert info.concurrency == 5
+
+
+def test_missing_tube_is_logged_rarely_while_others_have_tasks(
+    queue: tubes.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "tubes.worker")
+    worker = Worker(queue)
+    for name in ("a", "b"):
+        queue.create_tube(name)
+    worker.on(["a", "b"], lambda task: None)
+    queue.tube("b").drop()
+    queue.tube("a").put_many(range(200))
+    with running(worker):
+        assert eventually(lambda: queue.tube("a").statistics().tasks["done"] == 200)
+    lines = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(lines) <= 10
+    assert all(line.startswith("tube 'b' does not exist, retrying in ") for line in lines)
+
+
 def test_total_holds_in_a_burst_and_for_handlers_that_are_added(queue: tubes.Queue) -> None:
     worker, seen, now = Worker(queue, total=1, concurrency=3), list[int](), list[object]()
 

@@ -24,7 +24,7 @@ from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import LoopWaiter
 from tubes.drivers.driver import Driver, check_namespace
 from tubes.drivers.options import Seconds, micros
-from tubes.errors import InvalidOption, TubeExists, TubeNotFound, TubesError, did_you_mean
+from tubes.errors import CodecError, InvalidOption, TubeExists, TubeNotFound, TubesError, did_you_mean
 from tubes.values.batch import check_limit
 from tubes.values.codecs import Codec
 from tubes.values.options import PutOptions, TubeOptions
@@ -33,7 +33,7 @@ from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
 from tubes.values.task import T
 from tubes.values.task_data import BESIDE, SCHEDULES, TASKS, TASKS_OPTIONS, call_of, check_call
-from tubes.values.timings import Durations, durations_of
+from tubes.values.timings import Durations, Timings, durations_of, timings_in
 from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, WorkerInfo, infos_of
 
 if TYPE_CHECKING:
@@ -228,9 +228,7 @@ class AsyncQueue:
         where: AsyncTube | str | None,
         options: PutOptions,
     ) -> AsyncTask:
-        name, data, own = call_of(function, args, kwargs)
-        if own:
-            options = {**own, **options}
+        name, data, options = call_of(function, args, kwargs, options)
         if where is None:
             where = name
         tube = where if isinstance(where, AsyncTube) else self._task_tubes.get(where) or await self._task_tube(where)
@@ -491,15 +489,20 @@ class AsyncQueueAdmin:
 
         `QueueAdmin.workers` shows an example.
         """
+        found = {info.id: info for info in infos_of(await self._read_workers())}
+        return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
+
+    async def _read_workers(self) -> list[AsyncTask]:
+        """Return the descriptions of the workers."""
         tube = await self._workers_tube()
         selection = tube.select()
         filters = selection._filters
-        scan, found = Scan(filters), dict[str, WorkerInfo]()
+        scan, found = Scan(filters), dict[str | int, AsyncTask]()
         while not scan.ended:
             scan.bound = None  # A worker that reports itself between two parts has a new task.
             part = await selection._part(scan, filters, PART, with_data=True)
-            found |= {info.id: info for info in infos_of(part)}
-        return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
+            found |= {task.key or task.id: task for task in part}
+        return [*found.values()]
 
     async def durations(self) -> list[Durations]:
         """Return how long tasks have waited and run during the last five minutes: of each tube, and of each function.
@@ -510,7 +513,11 @@ class AsyncQueueAdmin:
 
         `QueueAdmin.durations` shows an example.
         """
-        return durations_of(await self.workers())
+        timings: list[Timings] = []
+        for task in await self._read_workers():
+            with suppress(CodecError, AttributeError, TypeError):  # Another program has put it.
+                timings += timings_in(task.data)
+        return durations_of(timings)
 
     async def _workers_tube(self) -> AsyncTube:
         return await self._hidden_tube(WORKERS, 2 * HEARTBEAT_TTL, kept=False)

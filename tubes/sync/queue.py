@@ -21,7 +21,7 @@ from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import ThreadWaiter
 from tubes.drivers.driver import Driver, check_namespace
 from tubes.drivers.options import Seconds, micros
-from tubes.errors import InvalidOption, TubeExists, TubeNotFound, TubesError, did_you_mean
+from tubes.errors import CodecError, InvalidOption, TubeExists, TubeNotFound, TubesError, did_you_mean
 from tubes.sync.task import Task
 from tubes.sync.tube import Tube
 from tubes.values.batch import check_limit
@@ -32,7 +32,7 @@ from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
 from tubes.values.task import T
 from tubes.values.task_data import BESIDE, SCHEDULES, TASKS, TASKS_OPTIONS, call_of, check_call
-from tubes.values.timings import Durations, durations_of
+from tubes.values.timings import Durations, Timings, durations_of, timings_in
 from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, WorkerInfo, infos_of
 
 if TYPE_CHECKING:
@@ -243,9 +243,7 @@ class Queue:
         where: Tube | str | None,
         options: PutOptions,
     ) -> Task:
-        name, data, own = call_of(function, args, kwargs)
-        if own:
-            options = {**own, **options}
+        name, data, options = call_of(function, args, kwargs, options)
         if where is None:
             where = name
         tube = where if isinstance(where, Tube) else self._task_tubes.get(where) or self._task_tube(where)
@@ -513,15 +511,20 @@ class QueueAdmin:
         ...     [(worker.host, worker.pid, worker.in_hand) for worker in queue.admin.workers()]
         []
         """
+        found = {info.id: info for info in infos_of(self._read_workers())}
+        return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
+
+    def _read_workers(self) -> list[Task]:
+        """Return the descriptions of the workers."""
         tube = self._workers_tube()
         selection = tube.select()
         filters = selection._filters
-        scan, found = Scan(filters), dict[str, WorkerInfo]()
+        scan, found = Scan(filters), dict[str | int, Task]()
         while not scan.ended:
             scan.bound = None  # A worker that reports itself between two parts has a new task.
             part = selection._part(scan, filters, PART, with_data=True)
-            found |= {info.id: info for info in infos_of(part)}
-        return sorted(found.values(), key=lambda info: (info.host, info.pid, info.started))
+            found |= {task.key or task.id: task for task in part}
+        return [*found.values()]
 
     def durations(self) -> list[Durations]:
         """Return how long tasks have waited and run during the last five minutes: of each tube, and of each function.
@@ -535,7 +538,11 @@ class QueueAdmin:
         ...     [(one.tube, one.function, one.wait_p95, one.run_p95) for one in queue.admin.durations()]
         []
         """
-        return durations_of(self.workers())
+        timings: list[Timings] = []
+        for task in self._read_workers():
+            with suppress(CodecError, AttributeError, TypeError):  # Another program has put it.
+                timings += timings_in(task.data)
+        return durations_of(timings)
 
     def _workers_tube(self) -> Tube:
         return self._hidden_tube(WORKERS, 2 * HEARTBEAT_TTL, kept=False)

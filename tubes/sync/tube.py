@@ -903,8 +903,8 @@ class Tube(Generic[T, R]):
         `contains`: a text or bytes in the encoded data, such as a part of their JSON, of at most 256 characters or
         bytes. In memory without a codec it is searched in their JSON, or in their `repr` if they have none.
         `function`: tasks that call the task function with this name: the member `task` of their data. In memory their
-        data are decoded with the codec; on a server they must be JSON or MessagePack. O(n) of the size of the data, as
-        for `contains`.
+        data are decoded with the codec; on a server they must be JSON or MessagePack. Encoded data of more than 1 MiB
+        do not match. O(n) of the size of the data, as for `contains`.
         `lane`, `key`: tasks in this lane, the task with this key.
         `older_than`: tasks that were put at least these seconds ago.
         `attempts`: tasks that were taken at least this often.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from hashlib import sha256
 from math import isfinite
 from types import NoneType
@@ -35,6 +35,8 @@ _MARK: Final = "__tubes_task__"
 _MAX_CACHED: Final = 100
 #: Longer arguments are in the key of a unique call as their hash.
 _MAX_KEY: Final = 200
+#: The size in bytes of the longest encoded data that a selection by function decodes.
+MAX_DECODED: Final = 2**20
 #: Options that stand only beside a function, since its worker uses them.
 BESIDE: Final = frozenset({"timeout", "process", "backoff", "unique"})
 _NO_OPTIONS: Final[PutOptions] = {}
@@ -70,18 +72,24 @@ def task_data(function: Callable[..., object] | str, /, *args: object, **kwargs:
 
 
 def call_of(
-    function: Callable[..., object] | str, args: tuple[object, ...], kwargs: dict[str, object]
+    function: Callable[..., object] | str,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    options: PutOptions = _NO_OPTIONS,
 ) -> tuple[str, dict[str, object], PutOptions]:
-    """Return the tube, data and options of a task that calls a function. `function`: the function or its name."""
+    """Return the tube, data and options of a task that calls a function.
+
+    `function`: the function or its name. `options`: replace those beside the function.
+    """
     task_function: TaskFunction | None = getattr(function, _MARK, None)
     if task_function is None:
         if isinstance(function, str):
-            return TASKS, {"task": text("function", function), "args": [*args], "kwargs": kwargs}, _NO_OPTIONS
+            return TASKS, {"task": text("function", function), "args": [*args], "kwargs": kwargs}, options
         task_function = mark(function, None, TASKS)
     if (len(args), *kwargs) not in task_function.valid_calls:
         task_function.check(args, kwargs)
     data: dict[str, object] = {"task": task_function.name, "args": [*args], "kwargs": kwargs}
-    return task_function.tube, data, task_function.options_of(args, kwargs)
+    return task_function.tube, data, task_function.options_of(args, kwargs, options)
 
 
 def check_call(data: dict[str, object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
@@ -139,21 +147,22 @@ class TaskFunction:
         if len(self.valid_calls) < _MAX_CACHED:
             self.valid_calls.add((len(args), *kwargs))
 
-    def options_of(self, args: tuple[object, ...], kwargs: dict[str, object]) -> PutOptions:
-        """Return the options of a task with these arguments."""
-        if self._key is not None:
-            return {**self.options, "key": self._key(*args, **kwargs)}
-        if self._is_unique:
-            return {**self.options, "key": self._unique_key(args, kwargs)}
-        return self.options
+    def options_of(self, args: tuple[object, ...], kwargs: dict[str, object], options: PutOptions) -> PutOptions:
+        """Return the options of a task with these arguments. `options`: replace those beside the function."""
+        if "key" not in options and (self._key is not None or self._is_unique):
+            key = self._unique_key(args, kwargs) if self._key is None else self._key(*args, **kwargs)
+            return {**self.options, "key": key, **options}
+        return {**self.options, **options} if self.options else options
 
     def _unique_key(self, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
         """Return the key of a call. It is the same whether an argument is given by position or by name."""
         if self._signature is not None and kwargs:
             bound = self._signature.bind(*args, **kwargs)
             args, kwargs = bound.args, bound.kwargs
-        call = encode(_JSON, [[*args], dict(sorted(kwargs.items()))])
-        return f"{self.name}{call.decode() if len(call) <= _MAX_KEY else sha256(call).hexdigest()}"
+        # Encoded first, so that the error for other values names them; then with the members of objects in order.
+        values = json.loads(encode(_JSON, [[*args], kwargs]))
+        call = json.dumps(values, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+        return f"{self.name}{call if len(call) <= _MAX_KEY else sha256(call.encode()).hexdigest()}"
 
 
 def function_options(
@@ -172,6 +181,8 @@ def function_options(
         if name not in OF_TASKS:
             raise InvalidOption(option=name, value=value, rule="is not an option of Tube.put")
         OF_TASKS[name](name, value)
+    if "context" in checked:
+        checked["context"] = dict(cast("Mapping[str, str]", checked["context"]))
     return cast("PutOptions", checked), maker
 
 
@@ -205,11 +216,23 @@ def mark(
     *,
     unique: bool = False,
 ) -> TaskFunction:
-    """Register the name, the tube and the options of the tasks that call a function."""
+    """Register the name, the tube and the options of the tasks that call a function.
+
+    Raises `InvalidOption` if there are options and the function cannot carry them, as a method.
+    """
     task_function = TaskFunction(function, name_of(function, name), tube, options, key, unique=unique)
-    with suppress(AttributeError, TypeError):  # A method is inspected on each call instead.
+    try:
         setattr(function, _MARK, task_function)
+    except (AttributeError, TypeError):  # A method, for example, is inspected on each call instead.
+        if options or key is not None or unique:
+            rule = "cannot carry options beside it: wrap it in a function"
+            raise InvalidOption(option="function", value=function, rule=rule) from None
     return task_function
+
+
+def is_marked(function: object) -> bool:
+    """Return True if `enqueue` knows the name, the tube and the options of the function."""
+    return hasattr(function, _MARK)
 
 
 def function_of(data: object) -> str | None:
@@ -224,6 +247,8 @@ def function_of(data: object) -> str | None:
 
 def calls_function(data: Any, name: str, codec: Codec | None) -> bool:
     """Return True if data, encoded by `codec` if there is one, call the function. Raw data may be JSON."""
+    if codec is not None and len(data) > MAX_DECODED:
+        return False
     if type(codec) in (JsonCodec, RawCodec):
         codec = _JSON
     # JSON without backslashes contains its strings as they are.

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    from tubes.values.worker_info import WorkerInfo
+from tubes.drivers.options import integer
 
 #: Seconds over which a worker counts durations.
 TIMINGS_SPAN: Final = 300.0
 #: The maximal number of pairs of tube and function whose timings a worker lists.
-MAX_LISTED_TIMINGS: Final = 100
+MAX_LISTED_TIMINGS: Final = 50
 #: The bounds of the buckets grow by this factor, so a quantile is wrong by 5 % at most.
 _LOG_GROWTH: Final = math.log(1.1)
 #: The upper bound of the first bucket in seconds, and the number of buckets: the last one begins at 11 days.
@@ -58,14 +58,40 @@ def quantile(sketch: Mapping[int, int], q: float) -> float | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(NamedTuple):
     """The sketches of one worker for one tube and function. `function`: None for the handler of a tube."""
 
     tube: str
     function: str | None
     wait: Sketch
     run: Sketch
+
+    @property
+    def fields(self) -> list[object]:
+        """The form in which a worker publishes it: each sketch is a list of buckets, each followed by its count."""
+        return [self.tube, self.function, *([*chain.from_iterable(each.items())] for each in (self.wait, self.run))]
+
+
+def timings_in(data: object) -> list[Timings]:
+    """Return the timings in the description of a worker, without unreadable ones."""
+    found: list[Timings] = []
+    fields: Any = data
+    for one in fields.get("timings", ()):
+        try:
+            tube, function, *sketches = one
+            tube.encode(), (function or tube).encode()  # A text that cannot be shown raises ValueError.
+            wait, run = map(_sketch, sketches)
+        except (TypeError, ValueError, AttributeError):
+            continue
+        if function != "":
+            found.append(Timings(tube, function, wait, run))
+    return found[:MAX_LISTED_TIMINGS]
+
+
+def _sketch(words: Any) -> Sketch:
+    if any(word.__class__ is not int for word in words) or not all(0 <= bucket < _BUCKETS for bucket in words[::2]):
+        raise ValueError
+    return {bucket: integer("count", count) for bucket, count in zip(words[::2], words[1::2], strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +117,14 @@ class Durations:
     run_p99: float | None = None
 
 
-def durations_of(workers: Iterable[WorkerInfo]) -> list[Durations]:
-    """Return the durations that these workers have counted together: of each tube, and of each of its functions."""
+def durations_of(timings: Iterable[Timings]) -> list[Durations]:
+    """Return the durations that workers have counted together: of each tube, and of each of its functions."""
     found: dict[tuple[str, str | None], tuple[Sketch, Sketch]] = {}
-    for worker in workers:
-        for one in worker.timings:
-            for function in {None, one.function}:
-                wait, run = found.setdefault((one.tube, function), ({}, {}))
-                add_sketch(wait, one.wait)
-                add_sketch(run, one.run)
+    for one in timings:
+        for function in {None, one.function}:
+            wait, run = found.setdefault((one.tube, function), ({}, {}))
+            add_sketch(wait, one.wait)
+            add_sketch(run, one.run)
     return [
         Durations(
             *place,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tubes.drivers.options import integer
 from tubes.errors import CodecError
-from tubes.values.timings import Sketch, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,12 +34,14 @@ class HandlerInfo:
     """A handler of a worker: its name, its tubes, and the maximal number of tasks at a time.
 
     `functions`: the names of the task functions of the tube, at most 500; empty for a handler of tasks.
+    `is_shared`: the number is that of all shared handlers of the worker together.
     """
 
     name: str
     tubes: tuple[str, ...]
     concurrency: int
     functions: tuple[str, ...] = ()
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +116,12 @@ class WorkerInfo:
     #: The functions that tasks have called during the last minute and that it does not have, at most 500. See
     #: `functions_of_no_worker`.
     unknown: tuple[UnknownFunction, ...] = ()
-    #: How long its tasks have waited and run during the last five minutes: see `QueueAdmin.durations`.
-    timings: tuple[Timings, ...] = ()
 
     @property
     def concurrency(self) -> int:
         """The maximal number of tasks that all its handlers together work on at a time."""
-        return sum(handler.concurrency for handler in self.handlers)
+        own = sum(handler.concurrency for handler in self.handlers if not handler.is_shared)
+        return own + max((handler.concurrency for handler in self.handlers if handler.is_shared), default=0)
 
 
 def functions_of_no_worker(workers: Iterable[WorkerInfo]) -> list[UnknownFunction]:
@@ -165,6 +165,7 @@ def info_of(fields: Any, seen: float) -> WorkerInfo | None:
                     tuple(map(_text, one["tubes"])),
                     integer("concurrency", one["concurrency"]),
                     tuple(map(_text, one.get("functions", ()))),
+                    one.get("is_shared", False) is True,
                 )
                 for one in fields.get("handlers", ())
             ),
@@ -191,15 +192,6 @@ def info_of(fields: Any, seen: float) -> WorkerInfo | None:
                 for one in fields.get("schedules", ())
             ),
             unknown=tuple(UnknownFunction(_text(one["tube"]), _text(one["name"])) for one in fields.get("unknown", ())),
-            timings=tuple(
-                Timings(
-                    _text(one["tube"]),
-                    None if one["function"] is None else _text(one["function"]),
-                    _sketch(one["wait"]),
-                    _sketch(one["run"]),
-                )
-                for one in fields.get("timings", ())
-            ),
             **{name: integer(name, fields.get(name, 0)) for name in ("in_hand", "acked", "released", "buried", "lost")},
         )
     except (TypeError, ValueError, KeyError, AttributeError):
@@ -209,12 +201,8 @@ def info_of(fields: Any, seen: float) -> WorkerInfo | None:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
+    value.encode()  # Raises ValueError for a text that cannot be shown.
     return value
-
-
-def _sketch(value: dict[Any, Any]) -> Sketch:
-    # JSON makes texts of the numbers of the buckets.
-    return {integer("bucket", int(bucket)): integer("count", count) for bucket, count in value.items()}
 
 
 def _time(value: object) -> float:

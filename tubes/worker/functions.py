@@ -15,7 +15,7 @@ from tubes.drivers.options import SECOND
 from tubes.errors import InvalidOption, excerpt
 from tubes.values.task_data import TaskFunction, read
 from tubes.worker.logs import log
-from tubes.worker.outcomes import Bury, Verdict, name_of
+from tubes.worker.outcomes import MAX_NAME, Bury, Verdict, name_of
 
 if TYPE_CHECKING:
     from tubes.aio import AsyncTask
@@ -93,6 +93,7 @@ class UnknownFunctions:
             name, _, _ = read(task.data)
         except ValueError as error:
             return Verdict("bury", f"ValueError: {error}")
+        name = name[:MAX_NAME].encode(errors="replace").decode()  # It is listed as JSON.
         call = task.tube, name
         if call not in self._seen and len(self._seen) < _MAX_KEPT:
             log.warning(

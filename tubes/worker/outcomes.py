@@ -18,6 +18,8 @@ from tubes.worker.logs import TaskName, log
 
 #: Longest reason, in characters.
 _MAX_REASON: Final = 500
+#: Longest name of a function in a log and in a list.
+MAX_NAME: Final = 200
 #: Names that a log line shows as they are.
 _PLAIN_NAME: Final = re.compile(r"[\w.:-]{1,80}", re.ASCII)
 #: The reason of a task that is buried after a `Retry` without a reason.
@@ -254,7 +256,8 @@ def name_of(task: TaskView, function: str | EllipsisType | None = ...) -> TaskNa
 def called_by(task: TaskView) -> str | None:
     """Return the name of the function that a task calls; None if it calls none, or if its data cannot be decoded."""
     try:
-        return function_of(task.data)
+        name = function_of(task.data)
+        return None if name is None else name[:MAX_NAME]
     except BaseException:  # A codec of the user, or its data, may raise anything.
         return None
 

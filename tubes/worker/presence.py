@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tubes.backend.port import connection_of
 from tubes.drivers.options import SECOND
 from tubes.errors import QueueClosed, TubeNotFound, TubesError
+from tubes.values.timings import Timings
 from tubes.values.worker_info import HEARTBEAT, HEARTBEAT_TTL, WorkerInfo
 from tubes.worker.logs import log
 
@@ -24,12 +25,15 @@ class Presence:
     """A thread that stores a worker's description every few seconds. If the process dies, the description expires.
 
     It is a thread because handlers may block the event loop. `describe`: called in the thread; completes the
-    description.
+    description. `timings`: called in the thread; returns the sketches of durations.
     """
 
-    def __init__(self, queue: Queue, describe: Callable[[WorkerInfo], WorkerInfo]) -> None:
+    def __init__(
+        self, queue: Queue, describe: Callable[[WorkerInfo], WorkerInfo], timings: Callable[[], list[Timings]]
+    ) -> None:
         self._queue: Final = queue
         self._describe: Final = describe
+        self._timings: Final = timings
         self._ended: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self._session = ""
@@ -85,7 +89,7 @@ class Presence:
         info = self._describe(WorkerInfo(self._session, socket.gethostname(), os.getpid(), self._started))
         if self._tube is None:
             self._tube = self._queue.admin._workers_tube()
-        fields = asdict(info)
+        fields = asdict(info) | {"timings": [one.fields for one in self._timings()]}
         try:
             self._entry = self._tube.put(fields, key=self._session, on_duplicate="replace", ttl=HEARTBEAT_TTL)
         except TubeNotFound:  # The server lost the tube: the next write creates it again.

@@ -121,7 +121,7 @@ class Run:
         self._changed: Final = asyncio.Event()
         self._scheduler: Final = Scheduler(connections.queue)
         self._timekeeper: Final = Timekeeper()
-        self._presence: Final = Presence(connections.threads, self._describe)
+        self._presence: Final = Presence(connections.threads, self._describe, self._timekeeper.recent)
 
     def follow(self, routes: dict[Route, int]) -> None:
         """Switch to these routes. The values are the numbers of handlers that run at a time."""
@@ -132,6 +132,9 @@ class Run:
             if fetcher is None:
                 fetcher = Fetcher(route, concurrency, self._connections.queue, self._lifetime, self._start)
                 self._fetchers[route.key] = fetcher
+                for entry in self._in_flight:
+                    if entry.route.key is route.key and not entry.is_freed:
+                        fetcher.occupy()
             elif fetcher.route == route:
                 continue
             if self._burst:
@@ -444,8 +447,9 @@ class Run:
         return replace(
             info,
             handlers=tuple(
-                HandlerInfo(fetcher.route.name, fetcher.route.tubes, fetcher.concurrency, fetcher.route.functions)
+                HandlerInfo(part.name, part.tubes, fetcher.concurrency, part.functions, fetcher.route.is_shared)
                 for fetcher in fetchers
+                for part in fetcher.route.parts
             ),
             in_hand=len(in_flight),
             tasks=tuple(
@@ -464,7 +468,6 @@ class Run:
             lost=summary.lost,
             stopping=self._lifetime.is_stopping,
             schedules=self._scheduler.describe(),
-            timings=self._timekeeper.recent(),
             unknown=tuple(starmap(UnknownFunction, self._handling.unknown.recent()[:MAX_LISTED_FUNCTIONS])),
         )
 

@@ -53,7 +53,7 @@ class Timekeeper:
                 add_duration(sketches[0], wait)
             add_duration(sketches[1], run)
 
-    def recent(self) -> tuple[Timings, ...]:
+    def recent(self) -> list[Timings]:
         """Return the sketches of the last minutes."""
         earliest = int(time.monotonic() // _PART) - round(TIMINGS_SPAN / _PART)
         total: Sketches = {}
@@ -63,4 +63,4 @@ class Timekeeper:
                     sums = total.setdefault(place, ({}, {}))
                     for sum_, sketch in zip(sums, sketches, strict=True):
                         add_sketch(sum_, sketch)
-        return tuple(Timings(*place, *sums) for place, sums in [*total.items()][:MAX_LISTED_TIMINGS])
+        return [Timings(*place, *sums) for place, sums in [*total.items()][:MAX_LISTED_TIMINGS]]

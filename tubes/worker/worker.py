@@ -19,7 +19,7 @@ from tubes.drivers.backoff import Backoff, RetryDelays
 from tubes.drivers.options import Seconds, flag, positive, seconds, text
 from tubes.errors import InvalidOption, TubeNotFound, TubesError
 from tubes.values.options import PutOptions, TaskOptions
-from tubes.values.task_data import SCHEDULES, TASKS, TaskFunction, function_options, mark, name_of
+from tubes.values.task_data import SCHEDULES, TASKS, TaskFunction, function_options, is_marked, mark, name_of
 from tubes.worker.connections import open_connections
 from tubes.worker.functions import Hook, arguments_of, check_hook, enter, handler_of
 from tubes.worker.logs import log
@@ -407,7 +407,13 @@ class Worker:
                 timeout = existing.timeout if settings.timeout is None else settings.timeout
                 existing = dataclasses.replace(existing, schedule=None, timeout=timeout)
             if existing is None:
-                task_function = mark(function, own_name, place, settings.put, settings.key_of, unique=settings.unique)
+                if schedule is not None and is_marked(function):
+                    # It is also a task function, perhaps of another worker: `enqueue` keeps its tube and options.
+                    task_function = TaskFunction(function, own_name, place)
+                else:
+                    task_function = mark(
+                        function, own_name, place, settings.put, settings.key_of, unique=settings.unique
+                    )
                 existing = Target(
                     handler_of(function, task_function),
                     function,

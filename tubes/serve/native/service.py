@@ -102,6 +102,7 @@ _HANDLER: Final = schemas.object_schema(
         "tubes": schemas.list_schema(schemas.TEXT),
         "concurrency": schemas.INTEGER,
         "functions": schemas.list_schema(schemas.TEXT),
+        "is_shared": schemas.FLAG,
     }
 )
 _WORKER: Final = schemas.object_schema(
@@ -158,7 +159,7 @@ async def _read_workers(call: Call) -> bytes:
         held += tasks
         schedules = [dataclasses.asdict(one) for one in info.schedules if call.may("look", one.tube)]
         facts = {"handlers": handlers, "tasks": [task for _, task in tasks], "schedules": schedules}
-        own = dataclasses.asdict(dataclasses.replace(info, unknown=(), timings=()))
+        own = dataclasses.asdict(info)
         workers.append({name: own[name] for name in _WORKER["properties"]} | facts)
     held.sort(key=lambda one: one[0].since)
     await asyncio.gather(*(_add_progress(call, *one) for one in held[:_MAX_PROGRESS]))

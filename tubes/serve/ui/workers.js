@@ -28,7 +28,8 @@ export function Workers({ namespace }) {
 }
 
 function Worker({ namespace, worker }) {
-  const slots = worker.handlers.reduce((sum, handler) => sum + handler.concurrency, 0);
+  const numbers = (isShared) => worker.handlers.filter((one) => one.is_shared === isShared).map((one) => one.concurrency);
+  const slots = numbers(false).reduce((sum, number) => sum + number, 0) + Math.max(0, ...numbers(true));
   const handler = ({ name, tubes, functions }) => html`<div>
     <${Text} of=${functions.length ? functions.join(", ") : name} limit=${200} /><span class="muted"> takes
     ${tubes.map((tube, index) => html`${index ? ", " : " "}<${TubeLink} namespace=${namespace} name=${tube} />`)}</span></div>`;
