@@ -32,7 +32,7 @@ from tubes.values.overview import FolderUsage, Overview
 from tubes.values.problem import Problem
 from tubes.values.statistics import Statistics
 from tubes.values.task import T
-from tubes.values.task_data import BESIDE, SCHEDULES, TASKS, TASKS_OPTIONS, call_of, check_call
+from tubes.values.task_data import SCHEDULES, TASKS, TASKS_OPTIONS, WORKER_OPTIONS, call_of, check_call
 from tubes.values.timings import Durations, Timings, durations_of, timings_in
 from tubes.values.worker_info import HEARTBEAT_TTL, WORKERS, WorkerInfo, infos_of
 
@@ -215,7 +215,7 @@ class AsyncQueue:
         """
         if not (tube is None or isinstance(tube, (AsyncTube, str))):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(option="tube", value=tube, rule="must be a tube or its name")
-        for option in sorted(BESIDE & options.keys()):
+        for option in sorted(WORKER_OPTIONS & options.keys()):
             rule = f"belongs beside the function, as in @worker.task({option}=...)"
             raise InvalidOption(option=option, value=options.get(option), rule=rule)
         return AsyncEnqueuer(self, tube, options)

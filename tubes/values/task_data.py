@@ -38,7 +38,7 @@ _MAX_KEY: Final = 200
 #: The size in bytes of the longest encoded data that a selection by function decodes.
 MAX_DECODED: Final = 2**20
 #: Options that stand only beside a function, since its worker uses them.
-BESIDE: Final = frozenset({"timeout", "process", "backoff", "unique"})
+WORKER_OPTIONS: Final = frozenset({"timeout", "process", "backoff", "unique"})
 _NO_OPTIONS: Final[PutOptions] = {}
 #: The members of the data; `at`: the time of an occurrence of a schedule.
 _MEMBERS: Final = frozenset({"task", "args", "kwargs", "at"})
