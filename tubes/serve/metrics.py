@@ -39,6 +39,8 @@ _GAUGES: Final[dict[str, tuple[str, Callable[[Service], int]]]] = {
     "tubes_http_sessions": ("Sessions of clients in this process.", lambda one: len(one.sessions)),
     "tubes_http_connections": ("Open connections of clients.", lambda one: len(one.connections or ())),
 }
+#: The number of namespaces whose workers are read at the same time.
+_SPACES_AT_ONCE: Final = 20
 #: The names of the metrics of requests, as Prometheus shows them.
 NAMES: Final = (_REQUESTS[0], _SECONDS[0], *_GAUGES)
 #: Upper bounds of the buckets of the histogram in seconds; a request may wait for 600 s.
@@ -110,7 +112,11 @@ class Metrics:
         families["tubes_look_seconds"].add_metric([], time.perf_counter() - started_at)
         add_folder(families, namespaces.root.admin.folder_usage)
 
-        durations = {space: await self._read_durations(token, space) for space in overviews}
+        spaces, durations = [*overviews], dict[str, list[Durations]]()
+        for start in range(0, len(spaces), _SPACES_AT_ONCE):
+            part = spaces[start : start + _SPACES_AT_ONCE]
+            found = await asyncio.gather(*(self._read_durations(token, space) for space in part))
+            durations |= zip(part, found, strict=True)
 
         def render() -> bytes:
             for space, tubes in overviews.items():
