@@ -79,7 +79,8 @@ def timings_in(data: object) -> list[Timings]:
     for one in fields.get("timings", ()):
         try:
             tube, function, *sketches = one
-            tube.encode(), (function or tube).encode()  # A text that cannot be shown raises ValueError.
+            for name in (tube, function or tube):
+                name.encode()  # Raises an error for anything but a text that can be shown.
             wait, run = map(_sketch, sketches)
         except (TypeError, ValueError, AttributeError):
             continue
