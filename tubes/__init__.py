@@ -141,10 +141,11 @@ if not TYPE_CHECKING:  # Type checkers report unknown names themselves.
 
     def __getattr__(name: str) -> object:
         # Imported on first use: many programs need only one of both APIs, and no tests.
-        if name in ("aio", "testing"):
-            return import_module(f"tubes.{name}")
-        if name in ("AsyncQueue", "AsyncTask", "AsyncTube"):
-            return getattr(import_module("tubes.aio"), name)
+        if name in ("aio", "AsyncQueue", "AsyncTask", "AsyncTube"):
+            aio = import_module("tubes.aio")
+            return aio if name == "aio" else getattr(aio, name)
+        if name == "testing":
+            return import_module("tubes.testing")
         if name in ("Bury", "Interrupted", "Retry", "Worker", "current_task", "retry_after"):
             raise ImportError(f"cannot import name {name!r} from 'tubes': from tubes.worker import {name}")
         raise AttributeError(f"module 'tubes' has no attribute {name!r}")

@@ -16,7 +16,7 @@ LAYERS = [
     *("errors", "drivers", "values", "backend", "memory redis.library", "durable redis.transport"),
     *("redis.validation", "redis.task_codec", "redis.options_version"),
     *("redis.waiting", "redis.sessions", "redis.port", "redis"),
-    *("calls connecting", "sync aio", "metrics testing worker", "tubes push", "crawl serve"),
+    *("calls connecting", "sync aio", "metrics worker", "testing", "tubes push", "crawl serve"),
     *("cli spark.server", "spark __main__"),
 ]
 LEVELS = {room: level for level, rooms in enumerate(LAYERS) for room in rooms.split()}

@@ -325,8 +325,10 @@ def copy(path: Path, target: sqlite3.Connection, *, damaged: bool = False) -> No
                 file.backup(target)
         except sqlite3.Error as error:
             failure = error
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN and attempts < _MAX_ATTEMPTS:
-                continue  # The owner has just closed the store and removed the log.
+            # The owner has just closed the store and removed the log, or changed the log while it was read.
+            passing = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in passing and attempts < _MAX_ATTEMPTS:
+                continue
         if stat_before is None or (stat_before == _get_stat(path) and not log.exists()):
             if failure is not None:
                 raise failure

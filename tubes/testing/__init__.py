@@ -1,6 +1,6 @@
 """Helpers for tests of programs that use tubes: a manual clock, a private server, asserts.
 
-May import `tubes.sync`, `tubes.aio` and the packages that those import.
+May import `tubes.sync`, `tubes.aio`, `tubes.worker` and the packages that those import.
 """
 
 from importlib import import_module
