@@ -292,6 +292,12 @@ def test_unique_call_does_not_depend_on_the_order_of_members(queue: tubes.Queue)
         queue.enqueue(unique, {1, 2})
 
 
+def test_unique_call_may_have_a_default_that_is_not_json(queue: tubes.Queue) -> None:
+    missing = object()
+    unique = Worker(queue).task("f", unique=True)(lambda a, b=missing: None)
+    assert queue.enqueue(unique, 1).id == queue.enqueue(unique, 1).id != queue.enqueue(unique, 1, 2).id
+
+
 def test_options_beside_a_function_are_copied(queue: tubes.Queue) -> None:
     context = {"a": "1"}
     function = Worker(queue).task("f", context=context)(lambda: None)
@@ -323,8 +329,11 @@ def test_unique_call_is_put_once(queue: tubes.Queue, enqueue: Callable[..., tube
     unique = worker.task(unique=True)(send_email)
     long = "x" * 1000
     first = [enqueue(unique, to) for to in ("ann", "bob", long)]
-    again = [enqueue(unique, to=to) for to in ("ann", "bob", long)]
-    assert [task.id for task in first] == [task.id for task in again]
+    for again in (
+        [enqueue(unique, to=to) for to in ("ann", "bob", long)],
+        [enqueue(unique, to, "hello", copy=False) for to in ("ann", "bob", long)],
+    ):
+        assert [task.id for task in first] == [task.id for task in again]
     assert enqueue(unique, "ann", "other").id != first[0].id
     assert worker.run(burst=True).acked == 4
     assert enqueue(unique, "ann").id not in {task.id for task in first}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from math import isfinite
 from types import NoneType
@@ -12,7 +13,7 @@ from typing import Any, Final, ParamSpec, cast, overload
 
 from tubes.drivers.backoff import Backoff
 from tubes.drivers.options import OF_TASKS, flag, text
-from tubes.errors import InvalidOption, cut
+from tubes.errors import CodecError, InvalidOption, cut
 from tubes.values.codecs import Codec, JsonCodec, RawCodec, encode
 from tubes.values.options import PutOptions, TubeOptions
 
@@ -155,12 +156,14 @@ class TaskFunction:
         return {**self.options, **options} if self.options else options
 
     def _unique_key(self, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
-        """Return the key of a call. It is the same whether an argument is given by position or by name."""
-        if self._signature is not None and kwargs:
+        """Return the key of a call. It is the same however an argument is given: by position, by name or by default."""
+        encoded = encode(_JSON, [[*args], kwargs])
+        if self._signature is not None:
             bound = self._signature.bind(*args, **kwargs)
-            args, kwargs = bound.args, bound.kwargs
-        # Encoded first, so that the error for other values names them; then with the members of objects in order.
-        values = json.loads(encode(_JSON, [[*args], kwargs]))
+            bound.apply_defaults()
+            with suppress(CodecError):  # A default need not be possible in JSON.
+                encoded = encode(_JSON, [[*bound.args], bound.kwargs])
+        values = json.loads(encoded)  # To write the members of objects in order.
         call = json.dumps(values, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
         return f"{self.name}{call if len(call) <= _MAX_KEY else sha256(call.encode()).hexdigest()}"
 
