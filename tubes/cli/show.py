@@ -116,8 +116,8 @@ def span(seconds: float | None) -> str:
 
 
 def short_span(seconds: float | None) -> str:
-    """Format seconds like `span`, but less than a second in milliseconds: 1.2ms, 340ms."""
-    return f"{seconds * 1000:.2g}ms" if seconds is not None and seconds < 0.1 else span(seconds)
+    """Format seconds like `span`, but less than a tenth of a second in milliseconds: 1.2ms, 34ms."""
+    return f"{seconds * 1000:.2g}ms" if seconds is not None and seconds < 0.0995 else span(seconds)
 
 
 def progress_of(progress: float | None, note: str | None) -> str:
