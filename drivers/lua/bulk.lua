@@ -169,6 +169,14 @@ local function check_stream(name, epoch)
   return stream
 end
 
+-- Store how many chunks of a batch are left. Without one the batch ends, and `edge`, the first or the last batch of the
+-- stream, becomes `number`.
+local function set_left(stream, batch, left, edge, number)
+  if left > 0 then return call('HSET', stream, batch, left) end
+  call('HDEL', stream, batch, batch .. '.by')
+  call('HSET', stream, edge, number)
+end
+
 -- Join numbers into one string; a single number if all are equal.
 local function joined(numbers)
   for n = 2, #numbers do
@@ -338,12 +346,7 @@ function Bulk.stream_ack(args)
       left = left + 1
     end
   end
-  if left <= 0 then
-    call('HDEL', stream, batch, batch .. '.by')
-    call('HSET', stream, 'first', batch + 1)
-  else
-    call('HSET', stream, batch, left)
-  end
+  set_left(stream, batch, left, 'first', batch + 1)
   local result = format('%d %d', math.max(left, 0) + (batch ~= args[8] and 1 or 0), count)
   return result, result
 end
@@ -376,12 +379,7 @@ function Bulk.stream_return(args)
       left = left + 1
     end
   end
-  if left <= 0 then
-    call('HDEL', stream, batch, batch .. '.by')
-    call('HSET', stream, 'last', batch - 1)
-  else
-    call('HSET', stream, batch, left)
-  end
+  set_left(stream, batch, left, 'last', batch - 1)
   local result = format('%d', math.max(left, 0))
   return result, result
 end
