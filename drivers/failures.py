@@ -46,7 +46,7 @@ class Failure:
     attempt: int
     #: The host and the process of the worker, as `web1:4711`; None: it is unknown.
     worker: str | None
-    #: The reason of the release or of the burial, at most 300 bytes of it; None: there was none.
+    #: The reason of the release or of the burial, at most its first 300 bytes; None: no reason was given.
     error: str | None
 
 

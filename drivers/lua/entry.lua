@@ -217,7 +217,7 @@ function Entry.set_facts(task, facts, first)
   task.context = table.concat(parts)
 end
 
--- Return a fact in the context of a task; '': there is none.
+-- Return a fact in the context of a task, or '' if it lacks this fact.
 local function fact(task, wanted)
   local words, at = task.context or '', 1
   while at <= #words do

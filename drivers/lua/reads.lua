@@ -21,7 +21,7 @@ local Reads = {}
 
 -- Filters of selections ------------------------------------------------------------------------------------------------
 
--- Return the kind of a stored reason, and the reason; nil: there is none.
+-- Return the kind of a stored reason, and the reason; `none` for a task without a reason.
 local function kind_of(words)
   if not words then return 'none' end
   return Entry.kind_of(words)

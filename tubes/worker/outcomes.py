@@ -284,9 +284,10 @@ def traceback_of(error: BaseException) -> str | None:
 
     An error in another process has its traceback there as a note.
     """
+    if _is_of_worker(error):
+        return None
     try:
-        lines = format_exception(type(error), error, _trace_of_handler(error))
-        return None if _is_of_worker(error) else "".join(lines).rstrip()[-MAX_TRACEBACK:]
+        return "".join(format_exception(type(error), error, _trace_of_handler(error))).rstrip()[-MAX_TRACEBACK:]
     except Exception:  # An error in a method of a user's class.
         return None
 

@@ -412,7 +412,7 @@ class Run:
             self._count(entry, outcome)
 
     def _count(self, entry: InFlight, outcome: Outcome | None) -> None:
-        # A call that is left to other workers is no result of this one.
+        # A call that is left to other workers is not counted.
         if outcome is not None and (entry.target is not UNKNOWN or outcome != "released"):
             setattr(self._summary, outcome, getattr(self._summary, outcome) + 1)
         if entry.target.schedule is not None:
