@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import TaskContext
+from pyspark.sql.functions import udf
 
 import tubes
+from tubes.spark.workers import INTERNAL
 
 pytestmark = pytest.mark.full
 
@@ -46,3 +49,19 @@ def test_streams_work_or_report_required_spark_version(
     else:
         assert query.awaitTermination(120)
         assert queue.tube("t").statistics().tasks["total"] == {"source": 0, "sink": 2}[end]
+
+
+def test_spark_sets_the_internal_properties(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "file.txt").write_text("one\n")
+
+    def show(_: object) -> str:
+        context = TaskContext.get()
+        assert context is not None
+        return " ".join(str(context.getLocalProperty(name)) for name in INTERNAL)
+
+    show.__annotations__.clear()  # Spark would take them for the types of a pandas UDF.
+    frame = spark.readStream.text(str(tmp_path / "in")).select(udf(show, "string")("value").alias("seen"))
+    query = frame.writeStream.format("memory").queryName("internal").trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert [row["seen"] for row in spark.table("internal").collect()] == [f"{query.id} 0"]

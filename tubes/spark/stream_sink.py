@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from tubes.spark.arrow import RecordBatch
-from tubes.spark.server.bulk_write import Writer
 from tubes.spark.sink import Sink, Uploaded
-
-#: Properties of a Spark task with the id of its query and of its micro-batch.
-_QUERY: Final = "sql.streaming.queryId"
-_BATCH: Final = "streaming.sql.batchId"
+from tubes.spark.workers import INTERNAL
 
 
 class StreamWriter(Sink, DataSourceStreamArrowWriter):
@@ -25,8 +20,7 @@ class StreamWriter(Sink, DataSourceStreamArrowWriter):
         if self._settings.delivery != "exactly-once":
             return Uploaded("", "", self._upload(iterator, ""))
         context = TaskContext.get()
-        query = context.getLocalProperty(_QUERY) if context is not None else None
-        batch = context.getLocalProperty(_BATCH) if context is not None else None
+        query, batch = map(context.getLocalProperty, INTERNAL) if context is not None else (None, None)
         if query is None or batch is None:
             raise RuntimeError("delivery exactly-once needs the ids of query and batch, which Spark did not pass")
         write = f"query:{query}-{batch}"
@@ -39,7 +33,7 @@ class StreamWriter(Sink, DataSourceStreamArrowWriter):
             return
         chunks = [chunk for message in uploads for chunk in message.chunks]
         with self._settings.share() as queue:
-            writer = Writer(self._settings.find(queue))
+            writer = self._settings.writer(queue)
             writer.publish(uploads[0].query, batchId, chunks, self._settings.timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

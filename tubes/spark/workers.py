@@ -17,6 +17,9 @@ from tubes.errors import TubesError
 if TYPE_CHECKING:
     from tubes.sync import Queue
 
+#: Undocumented properties of a Spark task that this package uses: the id of its query, and of its micro-batch. A test
+#: of `tests/spark/test_session_versions.py` fails if a version of Spark does not set them.
+INTERNAL: Final = ("sql.streaming.queryId", "streaming.sql.batchId")
 #: (URL with its password, codec, process id) -> an idle connection. The most recently used one comes last.
 _idle: Final[dict[tuple[str, str, int], Queue]] = {}
 #: Maximum number of idle connections.
