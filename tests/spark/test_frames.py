@@ -14,6 +14,7 @@ import tubes.errors
 from tubes import CodecError, InvalidOption
 from tubes.spark.arrow import pa
 from tubes.spark.server import bulk_write
+from tubes.spark.sink import Writers
 
 from .objects import batch_of, read, schema, source, write
 
@@ -165,7 +166,7 @@ def test_rows_of_a_lane_become_one_run(queue: tubes.Queue, options: dict[str, st
     writer = source(options).writer(schema("data int, utube string"), overwrite=False)
     rows = [{"data": n, "utube": f"{n % 3}"} for n in range(30)]
     batch = batch_of(rows, "data int, utube string")
-    runs = list(writer._payload.runs(bulk_write.Writer(queue.tube("t")), [batch]))
+    runs = list(writer._payload.runs(Writers(writer._settings, queue), [batch]))
     assert [raws for _, raws in runs] == [[b"%d" % n for n in range(lane, 30, 3)] for lane in range(3)]
 
 

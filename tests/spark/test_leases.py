@@ -30,7 +30,9 @@ class Query:
         self.start()
 
     def start(self) -> None:
-        self.reader: LeaseReader = source(self.options).streamReader(schema("id bigint, data string"))
+        reader = source(self.options).streamReader(schema("id bigint, data string"))
+        assert isinstance(reader, LeaseReader)
+        self.reader = reader
         if not self.offsets:
             self.reader.initialOffset()
             self.offsets.append(self.reader.initialOffset())

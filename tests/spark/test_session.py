@@ -208,3 +208,22 @@ def test_examples_of_pages_run(page: str, spark: Any, valkey: LocalServer) -> No
     names: dict[str, Any] = {"__name__": "guide", "spark": spark}
     for block in blocks:
         exec(compile(block.replace("redis://localhost", url), page, "exec"), names)
+
+
+def test_stream_of_several_tubes_feeds_several_tubes(spark: Any, queue: tubes.Queue, url: str, tmp_path: Path) -> None:
+    rows = spark.range(300).selectExpr("concat('in.', id % 3) as tube", "cast(id as string) as data")
+    rows.write.format("tubes").options(url=url, tubes="in.*", driver="fifo", writeId="1").mode("append").save()
+    found = read(spark, {"url": url, "tubes": "in.*"}).groupBy("tube").count().collect()
+    assert {row["tube"]: row["count"] for row in found} == {"in.0": 100, "in.1": 100, "in.2": 100}
+    source = stream(spark, {"url": url, "tubes": "in.*", "maxTasksPerTrigger": "60"})
+    routed = source.selectExpr("replace(tube, 'in', 'out') as tube", "data")
+    writer = routed.writeStream.format("tubes").options(url=url, tubes="out.*", driver="utube", delivery="exactly-once")
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    progress = [json.loads(batch["sources"][0]["latestOffset"]) for batch in query.recentProgress]
+    assert [batch["ready"] for batch in progress] == [240, 180, 120, 60, 0]
+    assert {name: found["ready"] for name, found in progress[0]["tubes"].items()} == {f"in.{n}": 80 for n in range(3)}
+    for number in range(3):
+        tasks = queue.tube(f"out.{number}").select()
+        assert sorted(int(task.data) for task in tasks) == [*range(number, 300, 3)]
+        assert queue.tube(f"in.{number}").statistics().tasks["total"] == 0

@@ -26,6 +26,7 @@ _END: Final = (1 << 31) - 1
 _MOMENT: Final = pa.timestamp("us", tz="UTC")
 #: Column name -> its Spark type and its Arrow type, in the order of the schema.
 _COLUMNS: Final[dict[str, tuple[str, DataType]]] = {
+    "tube": ("string", pa.string()),
     "id": ("bigint", pa.int64()),
     "state": ("string", pa.string()),
     "data": ("string", pa.string()),
@@ -49,15 +50,21 @@ def _columns_for(codec: str) -> dict[str, tuple[str, DataType]]:
     return {**_COLUMNS, **dict.fromkeys(("data", "result"), ("binary", pa.binary()))} if codec == "raw" else _COLUMNS
 
 
-def schema_of(codec: str) -> str:
-    return ", ".join(f"{name} {kind}" for name, (kind, _) in _columns_for(codec).items())
+def _default_columns(codec: str, *, several: bool) -> dict[str, tuple[str, DataType]]:
+    """Return the columns of a read. `tube` is among them if it reads several tubes."""
+    return {name: kinds for name, kinds in _columns_for(codec).items() if several or name != "tube"}
 
 
-def types_of(codec: str) -> StructType:
+def schema_of(codec: str, *, several: bool = False) -> str:
+    return ", ".join(f"{name} {kind}" for name, (kind, _) in _default_columns(codec, several=several).items())
+
+
+def types_of(codec: str, *, several: bool) -> StructType:
     # Only CREATE TABLE needs this slow import.
     from pyspark.sql.pandas.types import from_arrow_schema  # pyright: ignore[reportUnknownVariableType]
 
-    return from_arrow_schema(pa.schema([(name, kind) for name, (_, kind) in _columns_for(codec).items()]))
+    columns = _default_columns(codec, several=several)
+    return from_arrow_schema(pa.schema([(name, kind) for name, (_, kind) in columns.items()]))
 
 
 class Columns:
@@ -69,7 +76,7 @@ class Columns:
         for field in schema.fields:
             kind = field.dataType.simpleString()
             if field.name not in columns or columns[field.name][0] != kind:
-                rule = f"must be among {schema_of(settings.codec)}"
+                rule = f"must be among {schema_of(settings.codec, several=True)}"
                 raise InvalidOption(option="schema", value=f"{field.name} {kind}", rule=rule)
         self._tube: Final = settings.tube
         self._codec: Final = settings.codec
@@ -104,6 +111,8 @@ class Columns:
                     else pc.binary_slice(raws, Plain.HEAD, _END)
                 )
                 arrays.append(self._data(table, stored, kind))
+            elif name == "tube":
+                arrays.append(pa.repeat(pa.scalar(self._tube, kind), table.size))
             elif column is None:
                 arrays.append(_decode_moments(pc.binary_slice(raws, 0, Plain.HEAD)))
             elif isinstance(column, Same):

@@ -87,14 +87,59 @@ class LeasePartition(InputPartition):
     slots: int | None
 
 
-class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Takes tasks for a streaming query."""
+class Link:
+    """The driver's connection of a query. All its streams share the session that holds their tasks."""
 
-    def __init__(self, settings: Settings, schema: StructType) -> None:
+    def __init__(self, settings: Settings) -> None:
+        self._settings: Final = settings
+        self._queue: Queue | None = None
+        self.consumer = ""
+
+    def open(self, tube: str, consumer: str) -> Stream:
+        """Open the stream of a consumer in a tube. It ends the streams of another consumer."""
+        if self._queue is None or consumer != self.consumer:
+            self.close()
+            _stop_on_signal()
+            self._queue, self.consumer = self._settings.connect(lease=self._settings.lease), consumer
+        return Stream.open(self._queue, tube, consumer, tubes=",".join(self._settings.tubes))
+
+    def close(self) -> None:
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.admin.detach()
+
+
+def default_limit(settings: Settings) -> ReadLimit:
+    return ReadMaxRows(settings.max_tasks or _MAX_TASKS)
+
+
+def bound(settings: Settings, limit: ReadLimit) -> int:
+    """Return the maximum number of tasks in a batch."""
+    count = settings.max_tasks or _MAX_TASKS
+    if isinstance(limit, ReadMaxRows):
+        return min(count, limit.max_rows)
+    return count if isinstance(limit, ReadAllAvailable) else min(count, _MAX_TASKS)
+
+
+def count_partitions(settings: Settings, tasks: int, slots: int | None) -> int:
+    """Return the number of partitions for a batch."""
+    return min(settings.num_partitions or min(slots or _PARTITIONS, -(-tasks // _PARTITION_SIZE)), tasks)
+
+
+class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Takes tasks of one tube for a streaming query.
+
+    `link` connects it; `takes_ahead`: take the next batch while Spark works on one.
+    """
+
+    def __init__(
+        self, settings: Settings, schema: StructType, link: Link | None = None, *, takes_ahead: bool = True
+    ) -> None:
         self._settings: Final = settings
         self._columns: Final = Columns(settings, schema)
         self._consumer: Final = settings.consumer or uuid4().hex
-        self._queue: Queue | None = None
+        self._link = link or Link(settings)
+        self._takes_ahead: Final = takes_ahead
         self._stream: Stream | None = None
         #: Batch -> when this process took it, and its chunks, until Spark plans it.
         self._unplanned: dict[int, tuple[float, list[Chunk]]] = {}
@@ -111,13 +156,13 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_request = -_AHEAD_WINDOW
         self._last_batch = time.monotonic()
         #: Tasks that a query with the trigger availableNow may still take.
-        self._budget: int | None = None
-        with settings.connect() as queue:
-            settings.find(queue)
+        self.budget: int | None = None
+        #: Maximum size of a batch in bytes.
+        self.max_bytes = settings.max_bytes
 
     def __getstate__(self) -> dict[str, object]:
         # Executors get copies, which do not need the driver's connection or its background work.
-        driver_only = dict.fromkeys(("_queue", "_stream", "_ack_future", "_take_future"))
+        driver_only = dict.fromkeys(("_link", "_stream", "_ack_future", "_take_future"))
         return {**self.__dict__, **driver_only, "_unplanned": {}}
 
     # -- on the driver -------------------------------------------------------------------------------------------------
@@ -131,12 +176,12 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Limit a batch to `maxTasksPerTrigger` tasks."""
-        return ReadMaxRows(self._settings.max_tasks or _MAX_TASKS)
+        return default_limit(self._settings)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Let the query end after as many tasks as are ready now."""
         with self._settings.connect() as queue:
-            self._budget = self._settings.find(queue).statistics().tasks["ready"]
+            self.budget = self._settings.find(queue).statistics().tasks["ready"]
 
     def latestOffset(self, start: _Offset, limit: ReadLimit) -> _Offset:
         """Take the next batch. Spark has committed all batches up to `start`."""
@@ -146,11 +191,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_fast, self._last_request = now - self._last_request < _AHEAD_WINDOW, now
         replay = Replay.from_offset(start)
         batch = max(done + 1, stream.first)
-        count = self._settings.max_tasks or _MAX_TASKS
-        if isinstance(limit, ReadMaxRows):
-            count = min(count, limit.max_rows)
-        elif not isinstance(limit, ReadAllAvailable):
-            count = min(count, _MAX_TASKS)
+        count = bound(self._settings, limit)
         if replay is not None and replay.read is not None:
             return _offset(stream.name, done, replay.page(stream.tube, count))
         if batch > stream.last:  # Otherwise it was taken in the background or before a crash, but never planned.
@@ -162,7 +203,8 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if is_fast and not stream.lanes and sum(len(chunk.ids) for chunk in chunks) >= count:
             self._last_acked = max(self._last_acked, done)
             self._ack_future = _pool().submit(self._ack, stream, done)
-            self._take_future = _pool().submit(self._take, stream, batch + 1, count)
+            if self._takes_ahead:
+                self._take_future = _pool().submit(self._take, stream, batch + 1, count)
         else:
             self._ack(stream, done)
         self._last_batch = time.monotonic()
@@ -170,16 +212,16 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(stream.name, batch, replay)
 
     def _take(self, stream: Stream, batch: int, count: int) -> None:
-        if self._budget is not None:
-            count = min(count, self._budget)
+        if self.budget is not None:
+            count = min(count, self.budget)
         elif self._should_wait(stream):
             return
         now = time.monotonic()
-        chunks = stream.take(batch, count, self._settings.max_bytes) if count else []
+        chunks = stream.take(batch, count, self.max_bytes) if count else []
         if not chunks:
             return
-        if self._budget is not None:
-            self._budget -= sum(len(chunk.ids) for chunk in chunks)
+        if self.budget is not None:
+            self.budget -= sum(len(chunk.ids) for chunk in chunks)
         self._unplanned[batch] = now, chunks
 
     def _should_wait(self, stream: Stream) -> bool:
@@ -248,8 +290,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _cut(self, tasks: int, slots: int | None) -> list[slice]:
         """Return slices that split `tasks` tasks into partitions of about equal size."""
-        maximum = slots or _PARTITIONS
-        count = min(self._settings.num_partitions or min(maximum, -(-tasks // _PARTITION_SIZE)), tasks)
+        count = count_partitions(self._settings, tasks, slots)
         edges = [tasks * number // count for number in range(count + 1)] if tasks else []
         return [slice(*cut) for cut in pairwise(edges)]
 
@@ -262,21 +303,22 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Leave the tasks to the next run of the query, as long as the lease lasts. Return those of the batch ahead."""
-        queue, self._queue, stream, self._stream = self._queue, None, self._stream, None
+        self.leave()
+        self._link.close()
+
+    def leave(self) -> None:
+        """Forget the stream. Return the tasks of the batch ahead."""
+        stream, self._stream = self._stream, None
         with suppress(TubesError):
             self._join_background()
             if stream is not None and self._last_offered < stream.last in self._unplanned:
                 stream.give_back(stream.last)
         self._unplanned.clear()
-        if queue is not None:
-            queue.admin.detach()
 
     def _open(self, consumer: str) -> Stream:
         if self._stream is None or self._stream.name != consumer:
-            self.stop()
-            _stop_on_signal()
-            self._queue = self._settings.connect(lease=self._settings.lease)
-            self._stream = Stream.open(self._queue, self._settings.tube, consumer)
+            self.leave()
+            self._stream = self._link.open(self._settings.tube, consumer)
             self._last_acked = self._stream.first - 1
             self._planned_sizes.clear()
         return self._stream

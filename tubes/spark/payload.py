@@ -23,9 +23,9 @@ from tubes.values.codecs import find as find_codec
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-    from tubes.drivers.driver import Driver
     from tubes.spark.server.bulk_write import Head, Writer
     from tubes.spark.settings import Settings
+    from tubes.spark.sink import Writers
 
 _Runs: TypeAlias = "list[tuple[Head, list[bytes]]]"
 _Convert: TypeAlias = Callable[[RecordBatch], _Runs]
@@ -60,6 +60,8 @@ class Payload:
     data: str | None
     fields: tuple[str, ...]
     options: tuple[str, ...]
+    #: The columns by which rows are sorted, so that the rows of a tube or lane become one run.
+    groups: tuple[str, ...] = ()
     #: Columns that INSERT INTO fills with null and that are not options of this tube's puts.
     blank: tuple[str, ...] = ()
 
@@ -76,8 +78,13 @@ class Payload:
                 raise InvalidOption(option="column", value=name, rule=rule)
         blank = _find_blank(settings, types)
         types = {name: kind for name, kind in types.items() if name not in blank}
+        if settings.tubes:
+            _check_routes(types)
+        routes = ("tube",) if settings.tubes else ()
         options = tuple(name for name in types if name in _OPTIONS)
-        fields = tuple(name for name in types if name not in _OPTIONS)
+        fields = tuple(name for name in types if name not in _OPTIONS and name not in routes)
+        # Of tasks with one key the order matters, even if they have different lanes.
+        groups = (*routes, "utube") if "utube" in options and "key" not in options else routes
         data = "data" if "data" in types else None
         if data is not None and len(fields) > 1:
             others = [name for name in fields if name != "data"]
@@ -98,17 +105,18 @@ class Payload:
         _check_data(settings, types["data"] if data else "struct")
         with settings.share() as queue:
             keyed = {"key": "any"} if "key" in options else {}
-            driver = settings.find_driver(queue)
-            for name in options:
-                if not driver.takes_put(name):
-                    raise driver.make_option_error(name)
-            driver.check_put({**settings.defaults, **keyed})
-            settings.find(queue)
-        return cls(settings, data, fields, options, blank)
+            for driver in settings.find_drivers(queue):
+                for name in options:
+                    if not driver.takes_put(name):
+                        raise driver.make_option_error(name)
+                driver.check_put({**settings.defaults, **keyed})
+            if not settings.tubes:
+                settings.find(queue)
+        return cls(settings, data, fields, options, groups, blank)
 
-    def runs(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
-        """Yield the tasks of record batches as runs with equal options. The error of a bad row names it."""
-        convert = self._converter(writer)
+    def runs(self, writers: Writers, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
+        """Yield the tasks of record batches as runs of one tube with equal options. The error of a bad row names it."""
+        convert = self._converter(writers)
         rows = 0
         for batch in batches:
             try:
@@ -119,36 +127,35 @@ class Payload:
             yield from runs
             rows += batch.num_rows
 
-    def _converter(self, writer: Writer) -> _Convert:
+    def _converter(self, writers: Writers) -> _Convert:
         """Return the function that converts a record batch to runs."""
-        driver = writer.tube.driver
         encode = encoder(self.settings)
-        plain = self._head(writer, driver, (None,) * len(self.options))
+        routes = ("tube",) if self.settings.tubes else ()
+        names = (*routes, *self.options)
         heads: dict[tuple[object, ...], Head] = {}
-        # Of tasks with one key the order matters, even if they have different lanes.
-        is_sorted = "utube" in self.options and "key" not in self.options
 
         def convert(batch: RecordBatch) -> _Runs:
             for name in self.blank:
                 if batch.column(name).null_count < batch.num_rows:
                     rule = f"must be null: a put to tube {self.settings.tube!r} does not accept it"
                     raise InvalidOption(option="column", value=name, rule=rule)
-            if is_sorted:
-                # Rows of one lane become one run, and keep their order. Arrow's sort is stable.
-                batch = batch.take(pc.sort_indices(batch.column("utube")))
+            if self.groups:
+                # The rows of a group keep their order: Arrow's sort is stable.
+                batch = batch.take(pc.sort_indices(batch, sort_keys=[(name, "ascending") for name in self.groups]))
             data = batch.select(list(self.fields)).to_struct_array() if self.data is None else batch.column(self.data)
             raws = encode(data)
-            if not self.options:
-                return [(plain, raws)]
+            if not names:
+                return [(self._head(writers.of(None), ()), raws)]
             runs: _Runs = []
-            columns = [_values(batch.column(name)) for name in self.options]
+            columns = [_values(batch.column(name)) for name in names]
             start = 0
             for values, rows in groupby(zip(*columns, strict=True)):
                 head = heads.get(values)
                 if head is None:
                     if len(heads) >= _MAX_HEADS:
                         heads.clear()
-                    head = heads[values] = self._head(writer, driver, values)
+                    writer = writers.of(values[0] if routes else None)
+                    head = heads[values] = self._head(writer, values[len(routes) :])
                 end = start + len(list(rows))
                 runs.append((head, raws[start:end]))
                 start = end
@@ -156,22 +163,24 @@ class Payload:
 
         return convert
 
-    def runs_or_buried(self, writer: Writer, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
+    def runs_or_buried(self, writers: Writers, batches: Iterable[RecordBatch]) -> Iterator[tuple[Head, list[bytes]]]:
         """Yield runs like `runs`. A row that cannot be put becomes a buried task with the row's columns as data."""
-        convert = self._converter(writer)
+        convert = self._converter(writers)
         for batch in batches:
-            yield from self._bisect(writer, convert, batch)
+            yield from self._bisect(writers, convert, batch)
 
-    def _bisect(self, writer: Writer, convert: _Convert, batch: RecordBatch) -> Iterator[tuple[Head, list[bytes]]]:
+    def _bisect(self, writers: Writers, convert: _Convert, batch: RecordBatch) -> Iterator[tuple[Head, list[bytes]]]:
         """Halve a batch until each bad row stands alone."""
         try:
             yield from convert(batch)
         except TubesError as error:
             half = batch.num_rows // 2
             if half:
-                yield from self._bisect(writer, convert, batch.slice(0, half))
-                yield from self._bisect(writer, convert, batch.slice(half))
+                yield from self._bisect(writers, convert, batch.slice(0, half))
+                yield from self._bisect(writers, convert, batch.slice(half))
             else:
+                # A row without a valid tube fails the write.
+                writer = writers.of(batch.column("tube")[0].as_py() if self.settings.tubes else None)
                 yield writer.buried_head(f"bad row: {self._explain(batch, error)}"), [self._dump(batch)]
 
     def _explain(self, row: RecordBatch, error: TubesError, number: int | None = None) -> TubesError:
@@ -207,7 +216,7 @@ class Payload:
             json.dumps(row).encode() if self.settings.codec == "raw" else encode(find_codec(self.settings.codec), row)
         )
 
-    def _head(self, writer: Writer, driver: Driver, values: tuple[object, ...]) -> Head:
+    def _head(self, writer: Writer, values: tuple[object, ...]) -> Head:
         """Check the options of a row, and return its head. Null means that the option is not set."""
         options = dict(self.settings.defaults)
         for name, value in zip(self.options, values, strict=True):
@@ -216,7 +225,7 @@ class Payload:
         if "key" not in options:
             options.pop("on_duplicate", None)
             options.pop("key_ttl", None)
-        return writer.head(driver.check_put(options))
+        return writer.head(writer.tube.driver.check_put(options))
 
 
 def _find_bad_row(convert: _Convert, batch: RecordBatch, error: TubesError) -> tuple[int, TubesError]:
@@ -238,9 +247,17 @@ def _find_blank(settings: Settings, types: dict[str, str]) -> tuple[str, ...]:
     if not types.keys() >= _READ_COLUMNS:
         return ()
     with settings.share() as queue:
-        driver = settings.find_driver(queue)
-    blank = _READ_COLUMNS | _DONE_COLUMNS
-    return tuple(name for name in types if name in blank or (name in _OPTIONS and not driver.takes_put(name)))
+        drivers = settings.find_drivers(queue)
+    blank = {*_READ_COLUMNS, *_DONE_COLUMNS}
+    blank |= {name for name in _OPTIONS if not all(driver.takes_put(name) for driver in drivers)}
+    return tuple(name for name in types if name in blank)
+
+
+def _check_routes(types: dict[str, str]) -> None:
+    """Check that a frame for several tubes names the tube of each row."""
+    if not types.get("tube", "").startswith(("string", "char", "varchar")):
+        rule = "needs a column tube of strings, which names the tube of each row; for one tube use the option tube"
+        raise InvalidOption(option="tubes", value=types.get("tube"), rule=rule)
 
 
 def _values(column: Array) -> list[Any]:

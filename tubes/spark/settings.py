@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 import tubes
@@ -17,6 +18,7 @@ from tubes.drivers.registry import Registry
 from tubes.errors import Facts, InvalidOption, TubeNotFound
 from tubes.spark.address import OPTIONS as ADDRESS_OPTIONS
 from tubes.spark.address import Address
+from tubes.spark.server.bulk_write import WRITE_EXPIRY, Writer
 from tubes.spark.workers import shared_queue
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ _SPARK_OPTIONS: Final = frozenset({"path", "checkpointlocation", "queryname"})
 _NO_OPTIONS: Final[Mapping[str, str]] = {}
 #: Option name, as users write it -> its field or option of put, and the function that parses and checks it.
 _Known = dict[str, tuple[str, Callable[[str, str], object]]]
+#: The hidden tube that records writes to several tubes.
+_WRITES: Final = "tubes.writes"
+_WILDCARDS: Final = frozenset("*?[")
 _STATES: Final = {"ready": "r", "taken": "t", "buried": "!", "delayed": "~", "done": "-"}
 #: The states of tasks that are not done.
 _LIVING: Final = frozenset(_STATES.values()) - {"-"}
@@ -43,7 +48,10 @@ class Settings:
     """The checked options of one read or write. Times are in seconds."""
 
     address: Address
-    tube: str
+    #: The tube; "" if `tubes` names several.
+    tube: str = ""
+    #: Names and patterns of several tubes.
+    tubes: tuple[str, ...] = ()
     codec: str = "json"
     data_format: str = "value"
     #: How to handle rows that cannot be put or read: fail, bury or null.
@@ -85,28 +93,63 @@ class Settings:
     def share(self) -> AbstractContextManager[Queue]:
         return shared_queue(self.address.locate(), self.codec)
 
+    def of(self, tube: str) -> Settings:
+        """Return the settings for one tube of several."""
+        return replace(self, tube=tube, tubes=()) if self.tubes else self
+
+    def matches(self, tube: str) -> bool:
+        """Return True if the option `tubes` selects this tube."""
+        return any(fnmatchcase(tube, pattern) for pattern in self.tubes)
+
+    def existing(self, queue: Queue) -> list[str]:
+        """Return the tubes that exist among those of this read or write, sorted."""
+        return [name for name in queue.tubes() if name == self.tube or self.matches(name)]
+
+    def writer(self, queue: Queue) -> Writer:
+        """Return the writer that records all-or-nothing writes: in the tube, or for several tubes in a hidden one."""
+        if not self.tubes:
+            return Writer(self.find(queue))
+        tube = queue.admin._hidden_tube(_WRITES, WRITE_EXPIRY / 1000, kept=True)
+        return Writer(tube, queue.tube)
+
+    def names(self, queue: Queue) -> list[str]:
+        """Return the tubes to read, sorted. Raises `TubeNotFound` for a tube that is named, but does not exist."""
+        names = self.existing(queue)
+        for named in (self.named if self.tubes else {self.tube}) - {*names}:
+            self.of(named)._find_existing(queue)
+        return names
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The names in `tubes` that are no patterns."""
+        return frozenset(name for name in self.tubes if not _WILDCARDS & set(name))
+
     def find(self, queue: Queue) -> Tube:
-        """Return the tube. A write with `driver` creates it if it does not exist."""
+        """Return the tube. A write with `driver` creates it if it does not exist, and refuses one of another driver."""
         if self.driver is not None and self.tube not in queue.tubes():
             return queue.create_tube(self.tube, self.driver, if_not_exists=True)
         return self._find_existing(queue)
 
-    def find_driver(self, queue: Queue) -> Driver:
-        """Return the driver of the tube, or of the tube that `find` would create."""
+    def find_drivers(self, queue: Queue) -> list[Driver]:
+        """Return the drivers of the tubes to write, as far as they are named, or of the tubes that a write creates."""
+        return [self.of(name)._find_driver(queue) for name in (self.named if self.tubes else [self.tube])]
+
+    def _find_driver(self, queue: Queue) -> Driver:
         if self.driver is not None and self.tube not in queue.tubes():
             return Registry().find(self.driver)
         driver: Driver = self._find_existing(queue).driver
-        if self.driver not in (None, driver.name):
-            rule = f"must be the driver of the existing tube {self.tube!r}, which is {driver.name!r}"
-            raise InvalidOption(option="driver", value=self.driver, rule=rule)
         return driver
 
     def _find_existing(self, queue: Queue) -> Tube:
         try:
-            return queue.tube(self.tube)
+            tube = queue.tube(self.tube)
         except TubeNotFound as error:
             error.add_note('From Spark: a write with .option("driver", "fifo"), or with another driver, creates it.')
             raise
+        if self.driver not in (None, tube.driver.name):
+            rule = f"must be the driver of the existing tube {self.tube!r}, which is {tube.driver.name!r}"
+            raise InvalidOption(option="driver", value=self.driver, rule=rule)
+        return tube
 
 
 def read_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NO_OPTIONS) -> Settings:
@@ -122,7 +165,11 @@ def read_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NO_OPTI
 
 def stream_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NO_OPTIONS) -> Settings:
     """Check the options of a stream source. `kept`: the options of its table."""
-    return _settings(options, kept, _COMMON | _STREAM)
+    settings = _settings(options, kept, _COMMON | _STREAM)
+    if settings.tubes and settings.starting_time is not None:
+        value = ",".join(settings.tubes)
+        raise InvalidOption(option="tubes", value=value, rule="a stream with startingTime reads one tube: use tube")
+    return settings
 
 
 def write_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NO_OPTIONS, *, streams: bool) -> Settings:
@@ -151,8 +198,10 @@ def _settings(options: Mapping[str, str], kept: Mapping[str, str], known: _Known
         name, target, check = by_key[key.lower()]
         group = defaults if target in _PUT_OPTIONS else address if target in ADDRESS_OPTIONS else found
         group[target] = check(name, value)
+    if "tube" in found and "tubes" in found:
+        raise InvalidOption(option="tubes", value=",".join(found["tubes"]), rule="cannot be used with the option tube")
     for needed in ("url", "tube"):
-        if needed not in {**address, **found}:
+        if not {needed, f"{needed}s"} & {*address, *found}:
             rule = f'is required: .option("{needed}", …)'
             if not options:
                 rule += (
@@ -191,6 +240,14 @@ def _text(name: str, value: str) -> str:
     if not value:
         raise InvalidOption(option=name, value=value, rule="must not be empty")
     return value
+
+
+def _names(name: str, value: str) -> tuple[str, ...]:
+    words = tuple(word.strip() for word in value.split(","))
+    if "" in words:
+        rule = "must be names or patterns of tubes, separated by commas, such as crawl.*,mail"
+        raise InvalidOption(option=name, value=value, rule=rule)
+    return words
 
 
 def _url(name: str, value: str) -> str:
@@ -314,6 +371,7 @@ _COMMON: Final[_Known] = {
     **{name: (target, _text) for target, name in ADDRESS_OPTIONS.items()},
     "url": ("url", _url),
     "tube": ("tube", _text),
+    "tubes": ("tubes", _names),
     "codec": ("codec", _accept_one_of("json", "raw", "msgpack")),
     "dataFormat": ("data_format", _accept_one_of("value", "json")),
 }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from tubes.errors import InvalidOption
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.server.bulk_write import StagedChunk, Writer
 from tubes.spark.workers import ShortErrors, freeze_loaded
@@ -16,6 +18,26 @@ from tubes.spark.workers import ShortErrors, freeze_loaded
 if TYPE_CHECKING:
     from tubes.spark.payload import Payload
     from tubes.spark.settings import Settings
+    from tubes.sync import Queue
+
+
+class Writers:
+    """The writers of the tubes of a write, by name."""
+
+    def __init__(self, settings: Settings, queue: Queue) -> None:
+        self._settings: Final = settings
+        self._queue: Final = queue
+        self._found: Final[dict[str, Writer]] = {}
+
+    def of(self, tube: object) -> Writer:
+        """Return the writer for a value of the column `tube`, or of the only tube."""
+        name = str(tube) if self._settings.tubes else self._settings.tube
+        if name not in self._found:
+            if self._settings.tubes and not (tube and self._settings.matches(name)):
+                rule = f"must match the option tubes, {','.join(self._settings.tubes)!r}"
+                raise InvalidOption(option="tube", value=tube, rule=rule)
+            self._found[name] = Writer(self._settings.of(name).find(self._queue))
+        return self._found[name]
 
 
 @dataclass
@@ -39,21 +61,23 @@ class Sink:
         freeze_loaded()
         chunks: list[StagedChunk] = []
         with ShortErrors(), self._settings.share() as queue:
-            writer = Writer(self._settings.find(queue))
+            writers = Writers(self._settings, queue)
             buries = self._settings.bad_rows == "bury"
-            runs = (self._payload.runs_or_buried if buries else self._payload.runs)(writer, batches)
-            for chunk in writer.chunks(runs, self._settings.batch_size):
-                if write:
-                    chunks.append(writer.stage(write, chunk))
-                else:
-                    writer.put(chunk, self._settings.timeout)
+            runs = (self._payload.runs_or_buried if buries else self._payload.runs)(writers, batches)
+            for tube, part in groupby(runs, key=lambda run: run[0].tube):
+                writer = writers.of(tube)
+                for chunk in writer.chunks(part, self._settings.batch_size):
+                    if write:
+                        chunks.append(writer.stage(write, chunk))
+                    else:
+                        writer.put(chunk, self._settings.timeout)
         return chunks
 
     def _discard(self, writes: set[str], *, aborted: bool) -> None:
         with self._settings.share() as queue:
-            writer = Writer(self._settings.find(queue))
+            writer = self._settings.writer(queue)
             for write in writes:
-                writer.clean(write, aborted=aborted)
+                writer.clean_all(write, self._settings.existing(queue), aborted=aborted)
 
 
 class BatchWriter(Sink, DataSourceArrowWriter):
@@ -66,7 +90,7 @@ class BatchWriter(Sink, DataSourceArrowWriter):
         self._is_known = False
         if settings.write_id:
             with settings.share() as queue:
-                self._is_known = Writer(settings.find(queue)).is_sealed(self._name, 0)
+                self._is_known = settings.writer(queue).is_sealed(self._name, 0)
         # The random part keeps the chunks of a failed run out of the next run.
         self._write: Final = "" if settings.delivery == "at-least-once" else f"{self._name}-{uuid4().hex}"
 
@@ -84,12 +108,12 @@ class BatchWriter(Sink, DataSourceArrowWriter):
             return
         chunks = [chunk for message in messages if isinstance(message, Uploaded) for chunk in message.chunks]
         with self._settings.share() as queue:
-            writer = Writer(self._settings.find(queue))
+            writer = self._settings.writer(queue)
             if self._settings.write_id:
                 writer.publish(self._name, 0, chunks, self._settings.timeout)
             else:
                 writer.publish_once(self._name, chunks, self._settings.timeout)
-            writer.clean(self._write, put=True)
+            writer.clean_all(self._write, (chunk.tube for chunk in chunks), put=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Discard all staged rows. Called when the job has failed."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -30,15 +31,68 @@ _PAGE: Final = 2_000
 
 
 @dataclass
-class IdRange(InputPartition):
-    """A partition: tasks with ids from `first` up to, not including, `end`. Some of these ids may not exist yet."""
+class IdRange:
+    """A part of a tube: tasks with ids from `first` up to, not including, `end`. Some of the ids may not exist yet."""
 
     first: int
     end: int
 
 
+@dataclass
+class Parts(InputPartition):
+    """A partition: parts of tubes, each with the name of its tube."""
+
+    parts: list[tuple[str, Any]]
+
+    @classmethod
+    def combine(cls, parts: Sequence[tuple[str, Any]], sizes: Sequence[int], count: int) -> list[Self]:
+        """Distribute parts over at most `count` partitions of about equal size."""
+        if count >= len(parts):
+            return [cls([part]) for part in parts]
+        combined = [cls([]) for _ in range(count)]
+        totals = [(0, number) for number in range(count)]
+        for size, part in sorted(zip(sizes, parts, strict=True), key=lambda sized: -sized[0]):
+            total, number = totals[0]
+            combined[number].parts.append(part)
+            heapq.heapreplace(totals, (total + size, number))
+        return combined
+
+
 class SnapshotReader(DataSourceReader):
-    """Reads all tasks of a tube, each once, with its state at the time of the read.
+    """Reads all tasks of one or several tubes, each once, with its state at the time of the read."""
+
+    def __init__(self, settings: Settings, schema: StructType) -> None:
+        self._settings: Final = settings
+        self._schema: Final = schema
+        Columns(settings, schema)
+        with settings.share() as queue:
+            settings.names(queue)
+
+    def partitions(self) -> list[InputPartition]:
+        """Split the selected ids of each tube into ranges, and combine the ranges of small tubes."""
+        parts: list[tuple[str, IdRange]] = []
+        sizes: list[int] = []
+        with self._settings.share() as queue:
+            for name in self._settings.names(queue):
+                snapshot = _Snapshot(self._settings.of(name), self._schema)
+                for part, size in snapshot.ranges(self._settings.of(name).find(queue)):
+                    parts.append((name, part))
+                    sizes.append(size)
+        count = self._settings.num_partitions or -(-sum(sizes) // _PARTITION) or 1
+        return [*Parts.combine(parts, sizes, count)]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """Yield the tasks of a partition. Runs on executors."""
+        freeze_loaded()
+        assert isinstance(partition, Parts)
+        with ShortErrors(), self._settings.share() as queue:
+            for name, part in partition.parts:
+                settings = self._settings.of(name)
+                yield from _Snapshot(settings, self._schema).read(settings.find(queue), part)
+
+
+class _Snapshot:
+    """Reads the tasks of one tube.
 
     Spark plans the partitions of a frame once, and reads them whenever the frame is used. So partitions are ranges of
     ids, of about equal size when they are planned, and the last one is open-ended. Each read looks up the tasks again.
@@ -50,17 +104,15 @@ class SnapshotReader(DataSourceReader):
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self._settings: Final = settings
         self._columns: Final = Columns(settings, schema)
-        with settings.share() as queue:
-            settings.find(queue)
 
-    def partitions(self) -> list[InputPartition]:
-        """Split the selected ids into ranges."""
+    def ranges(self, tube: Tube) -> list[tuple[IdRange, int]]:
+        """Split the selected ids into ranges, each with the number of its ids."""
         settings = self._settings
-        with settings.share() as queue:
-            ids = self._ids(settings.find(queue), settings.ids.start, settings.ids.stop)
+        ids = self._ids(tube, settings.ids.start, settings.ids.stop)
         count = min(settings.num_partitions or -(-len(ids) // _PARTITION), len(ids)) or 1
         cuts = [ids[len(ids) * number // count] for number in range(1, count)]
-        return [IdRange(first, end) for first, end in pairwise([settings.ids.start, *cuts, settings.ids.stop])]
+        edges = pairwise([settings.ids.start, *cuts, settings.ids.stop])
+        return [(IdRange(first, end), len(ids) // count) for first, end in edges]
 
     def _ids(self, tube: Tube, first: int, end: int) -> Sequence[int]:
         """Return the ids from `first` up to, not including, `end` that the selected tasks may have now.
@@ -79,13 +131,9 @@ class SnapshotReader(DataSourceReader):
             return candidates
         return [id for id in records.ids(states) if id in candidates]
 
-    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """Yield the tasks of a partition. Runs on executors."""
-        freeze_loaded()
-        assert isinstance(partition, IdRange)
-        with ShortErrors(), self._settings.share() as queue:
-            tables = self._tables(self._settings.find(queue), partition)
-            yield from self._columns.batches(tables, first=_FIRST)
+    def read(self, tube: Tube, part: IdRange) -> Iterator[RecordBatch]:
+        """Yield the tasks of a range."""
+        yield from self._columns.batches(self._tables(tube, part), first=_FIRST)
 
     def _tables(self, tube: Tube, part: IdRange) -> Iterator[Table]:
         """Yield open tasks, then done tasks, except tasks that were already read as open."""

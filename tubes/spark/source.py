@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tubes.spark.leases import LeaseReader
+    from tubes.spark.many_leases import ManyLeases
     from tubes.spark.stream_sink import StreamWriter
 
 
@@ -55,19 +56,24 @@ class TubesDataSource(DataSource):
         options = self.options if created is None else created
         settings = check_values(options)
         if created is None:
-            return schema_of(settings.codec)
+            return schema_of(settings.codec, several=bool(settings.tubes))
         settings.address.check_stored()
-        return keep(types_of(settings.codec), created)
+        return keep(types_of(settings.codec, several=bool(settings.tubes)), created)
 
     def reader(self, schema: StructType) -> SnapshotReader:
         """Return a reader for the tasks in a tube, which does not take them."""
         return SnapshotReader(read_settings(self.options, recall(schema, self.options)), schema)
 
-    def streamReader(self, schema: StructType) -> LeaseReader:
+    def streamReader(self, schema: StructType) -> LeaseReader | ManyLeases:
         """Return a reader that takes tasks in batches, and acks each batch when Spark has committed it."""
         with _require_spark("4.2", "a stream that reads a tube"):
             from tubes.spark.leases import LeaseReader
-        return LeaseReader(stream_settings(self.options, recall(schema, self.options)), schema)
+            from tubes.spark.many_leases import ManyLeases
+        settings = stream_settings(self.options, recall(schema, self.options))
+        reader = ManyLeases(settings, schema) if settings.tubes else LeaseReader(settings, schema)
+        with settings.connect() as queue:
+            settings.names(queue)
+        return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return a writer that puts the rows of a DataFrame."""

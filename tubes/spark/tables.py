@@ -37,14 +37,15 @@ def options_of_create(options: Mapping[str, str]) -> dict[str, str] | None:
 
 def keep(schema: StructType, options: Mapping[str, str]) -> StructType:
     """Store the options in a table's schema. DESCRIBE and SHOW CREATE TABLE show the comment, but not the options."""
-    comment = f"tube {options['tube']} on {redact_url(options['url'])}"
+    tube = f"tube {options['tube']}" if "tube" in options else f"tubes {options['tubes']}"
+    comment = f"{tube} on {redact_url(options['url'])}"
     schema[_COLUMN].metadata = {_KEY: dict(options), "comment": comment}
     return schema
 
 
 def recall(schema: StructType, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options stored in a table's schema, or {} if the query names a server or a tube itself."""
-    if options.keys() & {"url", "tube"} or _COLUMN not in schema.names:
+    """Return the options stored in a table's schema, or {} if the query names a server or tubes itself."""
+    if options.keys() & {"url", "tube", "tubes"} or _COLUMN not in schema.names:
         return {}
     kept: dict[str, str] = schema[_COLUMN].metadata.get(_KEY, {})
     return kept

@@ -4,17 +4,22 @@ A `Writer` puts chunks immediately, or stages them: it uploads them to the serve
 are invisible to consumers. When all processes have staged their chunks, one process seals the write. From then on the
 chunks are put one by one, each by a call that also removes it from the staged chunks. If the process dies, the next
 process that seals this write, or a later write of the same name, continues: each chunk is put exactly once.
+
+A write may have chunks of several tubes. Each is staged in its tube, and one more tube records the whole write.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
-from tubes.errors import TubeFull, Unreadable, WriteAborted
+from tubes.errors import TubeFull, TubeNotFound, Unreadable, WriteAborted
 from tubes.redis.bulk import BulkTube, ErrorReply, Reply, Word, bytes_of, list_of, number_of, pack, packed, reading
 
 if TYPE_CHECKING:
@@ -40,10 +45,11 @@ _POLL: Final = 0.05
 class StagedChunk(NamedTuple):
     """A staged chunk.
 
-    It has a name, the number of its tasks and words, `keyed` (True if a task has a key), and the birth of its tube,
-    which differs from that of earlier tubes of the same name.
+    It has the name of its tube, a name, the number of its tasks and words, `keyed` (True if a task has a key), and the
+    birth of its tube, which differs from that of earlier tubes of the same name.
     """
 
+    tube: str
     name: str
     tasks: int
     words: int
@@ -52,8 +58,9 @@ class StagedChunk(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The words that precede the data of tasks with equal options in the arguments of a call."""
+    """The words that precede the data of tasks with equal options in the arguments of a call, and their tube."""
 
+    tube: str
     words: tuple[Word, ...]
     keyed: bool
 
@@ -81,8 +88,12 @@ class Writer:
     0
     """
 
-    def __init__(self, tube: Tube) -> None:
+    def __init__(self, tube: Tube, find: Callable[[str], Tube] | None = None) -> None:
+        """`find`: return another tube by its name, for writes to several tubes."""
         self.tube: Final = tube
+        self._find: Final = find
+        #: A write to several tubes continues if one is dropped: the rows of this tube are dropped with it.
+        self._tolerated: Final = (TubeNotFound,) if find else ()
         self._bulk: Final = BulkTube(tube)
         self._lanes: Final = self._bulk.driver.lane is not None
 
@@ -90,12 +101,12 @@ class Writer:
 
     def head(self, options: Options) -> Head:
         """Encode options that `Driver.check_put` has checked."""
-        return Head(self._bulk.put_words(options), "key" in options)
+        return Head(self.tube.name, self._bulk.put_words(options), "key" in options)
 
     def buried_head(self, reason: str) -> Head:
         """Encode the options of tasks that are put in the state buried, with this reason."""
         plain = self.head({})
-        return Head((*plain.words, self._bulk.encode_reason(reason), b"bury"), keyed=True)
+        return Head(self.tube.name, (*plain.words, self._bulk.encode_reason(reason), b"bury"), keyed=True)
 
     def chunks(self, runs: Iterable[tuple[Head, list[bytes]]], max_tasks: int = CHUNK) -> Iterator[Words]:
         """Combine runs of tasks into chunks of at most `max_tasks`; smaller ones if the tasks have lanes or keys."""
@@ -158,7 +169,7 @@ class Writer:
         name = uuid4().hex
         parts = (f"chunks:{write}", f"staged:{name}")
         born = self._call("write_stage", write, name, CHUNK_EXPIRY, packed(chunk.words), parts=parts)
-        return StagedChunk(name, chunk.tasks, len(chunk.words), chunk.keyed, bytes_of(born).decode())
+        return StagedChunk(self.tube.name, name, chunk.tasks, len(chunk.words), chunk.keyed, bytes_of(born).decode())
 
     def publish(self, name: str, number: int, chunks: Iterable[StagedChunk], timeout: float = 0.0) -> int:
         """Put the staged chunks of the write `name-number`, and return the number of tasks put.
@@ -167,11 +178,11 @@ class Writer:
         higher number, is done. Writes that a process has left unfinished are finished first.
         """
         count = self._finish_others()
-        plan = list(chunks)
+        plan = _by_tube(chunks)
         missing = self._extend_expiry(plan)
         while (sealed := self._seal(name, number, plan, missing)) is not None:
             count += self._finish(name, *sealed, WRITE_EXPIRY, timeout)
-        self.clean(f"{name}-{number}", put=True)
+        self.clean_all(f"{name}-{number}", (chunk.tube for chunk in plan), put=True)
         return count
 
     def is_sealed(self, name: str, number: int) -> bool:
@@ -189,17 +200,22 @@ class Writer:
         tasks fit, then raise `TubeFull`.
         """
         count = self._finish_others()
-        plan = list(chunks)
-        self._wait_for_room(sum(chunk.tasks for chunk in plan), timeout)
+        plan = _by_tube(chunks)
+        deadline = time.monotonic() + timeout
+        for tube, part in groupby(plan, key=_tube_of):
+            self._of(tube)._wait_for_room(sum(chunk.tasks for chunk in part), deadline)
         sealed = self._seal(write, 0, plan, self._extend_expiry(plan))
         if sealed is not None:
             count += self._finish(write, *sealed, "", timeout)
-        self.clean(write, put=True)
+        self.clean_all(write, (chunk.tube for chunk in plan), put=True)
         return count
 
-    def _wait_for_room(self, tasks: int, timeout: float) -> None:
+    def _of(self, tube: str) -> Writer:
+        """Return the writer of a tube of this write."""
+        return self if tube == self.tube.name or self._find is None else Writer(self._find(tube))
+
+    def _wait_for_room(self, tasks: int, deadline: float) -> None:
         room = self._bulk.options.get("capacity")
-        deadline = time.monotonic() + timeout
         while room and tasks + self.tube.statistics().tasks["total"] > room:
             if tasks > room or time.monotonic() >= deadline:
                 raise TubeFull(tube=self._bulk.name, capacity=room, tasks=tasks)
@@ -208,17 +224,25 @@ class Writer:
     def _extend_expiry(self, plan: list[StagedChunk]) -> int:
         """Extend the expiry of the chunks to that of the write, and return the number of missing chunks."""
         missing = 0
-        for first in range(0, len(plan), _KEEP_BATCH):
-            names = [chunk.name for chunk in plan[first : first + _KEEP_BATCH]]
-            parts = tuple(f"staged:{name}" for name in names)
-            missing += number_of(self._call("write_keep", WRITE_EXPIRY, *names, parts=parts))
+        for tube, part in groupby(plan, key=_tube_of):
+            writer, chunks = self._of(tube), [*part]
+            if writer is not self:
+                # Chunks staged for an earlier tube of this name must not be put into the present one. The seal checks
+                # those of its own tube.
+                (born,) = writer._bulk.run_commands(pack("HGET", writer._bulk.key, "born"))
+                missing += sum(chunk.born.encode() != born for chunk in chunks)
+            for first in range(0, len(chunks), _KEEP_BATCH):
+                names = [chunk.name for chunk in chunks[first : first + _KEEP_BATCH]]
+                parts = tuple(f"staged:{name}" for name in names)
+                missing += number_of(writer._call("write_keep", WRITE_EXPIRY, *names, parts=parts))
         return missing
 
     def _seal(self, name: str, number: int, plan: list[StagedChunk], missing: int) -> tuple[str, list[str]] | None:
         """Fix the chunks of a write, and return the number and chunks of the next write to finish, or None."""
-        words = " ".join(f"{chunk.name} {chunk.tasks} {chunk.words} {chunk.keyed:d}" for chunk in plan)
-        # Chunks staged for an earlier tube of this name must not be put into the present one.
-        born = " ".join({chunk.born for chunk in plan})
+        words = " ".join(
+            f"{chunk.name} {chunk.tasks} {chunk.words} {chunk.keyed:d} {quote(chunk.tube)}" for chunk in plan
+        )
+        born = " ".join({chunk.born for chunk in plan if chunk.tube == self.tube.name})
         reply = self._call("write_seal", name, number, words, missing, WRITE_EXPIRY, born, parts=_write_keys(name))
         if reply is None:
             return None
@@ -230,14 +254,17 @@ class Writer:
         count = 0
         with reading(self._describe(name)):
             plan = [
-                (keyed == "1", int(tasks), chunk, int(words))
-                for chunk, tasks, words, keyed in zip(*(iter(chunks),) * 4, strict=True)
+                (unquote(tube), (keyed == "1", int(tasks), chunk, int(words)))
+                for chunk, tasks, words, keyed, tube in zip(*(iter(chunks),) * 5, strict=True)
             ]
-        for chunk_args in plan:
-            count += self._put(*chunk_args, (), timeout)
+        for tube, part in groupby(plan, key=itemgetter(0)):
+            with suppress(*self._tolerated):
+                writer = self._of(tube)
+                for _, chunk_args in part:
+                    count += writer._put(*chunk_args, (), timeout)
         is_done = self._call("write_done", name, number, expiry, parts=_write_keys(name))
         # If the write is already done, other processes have put the remaining chunks.
-        if not is_done and count < sum(tasks for _, tasks, _, _ in plan):
+        if not is_done and count < sum(args[1] for _, args in plan):
             raise WriteAborted(write=name, tube=self._bulk.name, why="the server has lost the uploaded tasks")
         return count
 
@@ -259,6 +286,12 @@ class Writer:
     def _describe(self, name: str | bytes) -> str:
         return f"tube {self._bulk.name!r}: write {name!r}"
 
+    def clean_all(self, write: str, tubes: Iterable[str], *, aborted: bool = False, put: bool = False) -> None:
+        """Remove the staged chunks of a write from this tube and these tubes: see `clean`."""
+        for tube in sorted({self.tube.name, *tubes}):
+            with suppress(*self._tolerated):
+                self._of(tube).clean(write, aborted=aborted, put=put)
+
     def clean(self, write: str, *, aborted: bool = False, put: bool = False) -> None:
         """Remove the staged chunks of a write.
 
@@ -275,6 +308,14 @@ class Writer:
         if type(reply) is ErrorReply:
             raise WriteAborted(write=args[0], tube=self._bulk.name, why=str(reply).partition(" ")[2])
         return reply
+
+
+_tube_of: Final = attrgetter("tube")
+
+
+def _by_tube(chunks: Iterable[StagedChunk]) -> list[StagedChunk]:
+    """Sort chunks by tube. Those of one tube keep their order."""
+    return sorted(chunks, key=_tube_of)
 
 
 def _write_keys(name: str) -> tuple[str, ...]:
