@@ -403,7 +403,8 @@ local function start_all(ids, values, leased)
   local session_take = format('%.0f', Call.session * Call.TAKES + Call.take)
   local scores = {}
   for n = 1, #ids do
-    local task = plan.timed and Entry.read(ids[n], values[n])
+    -- Most tasks have no flags, so they need not be read.
+    local task = plan.timed and byte(values[n]) ~= 0 and Entry.read(ids[n], values[n])
     local count = task and task.attempts or values and Entry.attempts_of(values[n]) or 0
     count = math.min(count + 1, Call.MOST_ATTEMPTS)
     local text = text_of[count]
@@ -415,15 +416,19 @@ local function start_all(ids, values, leased)
     if task then
       local due = not leased and task.ttr and Call.now + task.ttr or nil
       local dead = plan.ends_taken and Entry.ttl_end(task)
-      if dead and (not due or dead < due) then due = dead end
-      if due then
+      if dead and (not due or dead <= due) then
+        -- A ready task with a ttl is already in ':due' with this moment.
+        due_times[n] = format('%.0f', dead)
+      elseif due then
         dues[#dues + 1], dues[#dues + 2] = format('%.0f', due), pack('>I6', ids[n])
         due_times[n] = dues[#dues - 1]
         Call.note_due(due)
       else
         due_times[n] = '-1'
-        if task.ttl or task.ttr then undue[#undue + 1] = pack('>I6', ids[n]) end
+        if task.ttl then undue[#undue + 1] = pack('>I6', ids[n]) end
       end
+    elseif plan.timed then
+      due_times[n] = '-1'
     end
     scores[2 * n - 1], scores[2 * n] = session_take, ids[n]
   end
