@@ -323,7 +323,13 @@ function Bulk.stream_ack(args)
   local left, count = (call('HGET', stream, batch) or 0) - 1, 0
   local field = batch .. '.' .. left
   local chunk = left >= 0 and call('HGET', stream, field)
-  if chunk then
+  -- The usual chunk: one take has taken all its tasks, and the stream still holds them.
+  local listed, take = string.match(chunk or '', '^(.*):.*:(%d+)$')
+  local whole = listed and numbers_of(listed, 1)
+  if whole and Many.ack_whole(whole, take) then
+    count = #whole
+    call('HDEL', stream, field)
+  elseif chunk then
     local named, attempts, expected = decode_chunk(chunk)
     local done = Many.ack_some(named, expected)
     local skipped, ids, tries, takes = skipped_key(args[6]), {}, {}, {}

@@ -657,9 +657,9 @@ local function leave_keys(tasks)
   for n = 1, #tasks do Keys.leave(tasks[n]) end
 end
 
--- Ack tasks together whose values need not be known, or only for their lanes, keys and due times. Return how many of
--- them were acked.
-local function ack_together(held)
+-- Ack tasks together whose values need not be known, or only for their lanes, keys and due times. `removed`: they
+-- have left ':taken'. Return how many of them were acked.
+local function ack_together(held, removed)
   local plan, K, ids = Call.plan, Call.keys, held
   local undue, lanes, keyed = {}, {}, {}
   if plan.lane then
@@ -675,10 +675,10 @@ local function ack_together(held)
         Pending.bytes = Pending.bytes + #values[n]
       end
     end
-  elseif plan.timed then
+  elseif plan.timed and call('EXISTS', K.due) == 1 then
     for n = 1, #ids do undue[n] = pack('>I6', ids[n]) end
   end
-  Lists.run('ZREM', K.taken, ids)
+  if not removed then Lists.run('ZREM', K.taken, ids) end
   Lists.run('HDEL', K.tasks, ids)
   if plan.lane then
     if Call.counts_lanes() then
@@ -694,11 +694,28 @@ local function ack_together(held)
   return #ids
 end
 
+-- True if acks of several tasks move them one by one.
+local function acks_each()
+  local plan = Call.plan
+  return Call.rate_limits or Call.listening or plan.keeps or (not plan.lane and call('EXISTS', Call.keys.keys) == 1)
+end
+
+-- Ack all tasks of one take, without looking at each. Return false, and change nothing, if the session holds another
+-- number of tasks by this take, or if the tube moves tasks one by one.
+function Many.ack_whole(named, take)
+  if Call.plan.lane or acks_each() then return false end
+  local score = format('%.0f', Call.session * Call.TAKES + take)
+  if call('ZCOUNT', Call.keys.taken, score, score) ~= #named then return false end
+  call('ZREMRANGEBYSCORE', Call.keys.taken, score, score)
+  ack_together(named, true)
+  return true
+end
+
 -- Ack the tasks `named`, by the takes `expected` (see `Entry.find_held`). Return '1' for each task that the session
 -- held, else '0', until the call is spent.
 function Many.ack_some(named, expected)
-  local plan, done = Call.plan, {}
-  if Call.rate_limits or Call.listening or plan.keeps or (not plan.lane and call('EXISTS', Call.keys.keys) == 1) then
+  local done = {}
+  if acks_each() then
     return Pending.run(act_each, named, expected, function(task) Engine.move(task, 'ack') end)
   end
   local ids, first, text_of, lost = named, Call.session * Call.TAKES, {}, false

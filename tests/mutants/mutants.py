@@ -562,7 +562,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "acked batch stays in the set of taken tasks",
         "drivers/lua/many.lua",
-        "  Lists.run('ZREM', K.taken, ids)\n",
+        "if not removed then Lists.run('ZREM', K.taken, ids) end",
         "",
         _of(_FIFO_ON_REDIS, "ack_many_returns_success_per_task"),
     ),
