@@ -3,6 +3,7 @@
 --
 -- Traits:
 --   tube     belongs to no session: it gets KEYS[1] and ARGV as they are (others begin with `Call.begin`)
+--   alone    uses no other key than KEYS[1], which is not the meta hash of a tube
 --   reads    writes nothing, so a replica runs it
 --   adds     needs memory: a full server refuses it before it starts
 --   replays  a repeated call gets the stored reply; without this trait the function looks at `Call.replayed` itself
@@ -86,13 +87,13 @@ local LIST = {
   { 'describe', Tube.describe, 'none list', 'tube reads', '' },
   { 'damage', Tube.damage, 'none', 'tube', '' },
   { 'tube_drivers', Tube.tube_drivers, 'list', 'tube reads', '' },
-  { 'tube_names', Tube.tube_names, 'none list', 'tube', '' },
+  { 'tube_names', Tube.tube_names, 'none list', 'tube alone', '' },
   { 'ping', Tube.ping, 'bytes', 'tube reads', '' },
-  { 'rate', Tube.rate, 'number', 'tube', '' },
+  { 'rate', Tube.rate, 'number', 'tube alone', '' },
   { 'trial', Tube.trial, 'bytes', 'tube reads', '' },
   -- Sessions and waiting.
   { 'open', Sessions.open, 'list', 'tube', '' },
-  { 'session', Sessions.session, 'none list', 'tube', '' },
+  { 'session', Sessions.session, 'none list', 'tube alone', '' },
   { 'heartbeat', Sessions.heartbeat, 'list', 'tube', '' },
   { 'leave', Sessions.leave, 'none', 'held', '' },
   { 'release_all', Sessions.release_all, 'none', 'replays', '' },

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 import tubes
+from tests.support.internals import PARTS
 from tubes.drivers.moves import MOVES
-from tubes.redis.library.functions import PARTS
 from tubes.testing import LocalServer
 
 ROOT = Path(__file__).parent.parent.parent

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import pytest
 import redis
+from redis.exceptions import TryAgainError
 from typer.testing import CliRunner
 
 import tubes
@@ -27,14 +29,18 @@ from tests.support.cluster import Cluster
 from tests.support.internals import port_of
 from tests.support.on_server import OnServer
 from tests.support.taking import take_task
+from tubes.backend.flow import run
 from tubes.cli.app import app
 from tubes.redis.library import text
+from tubes.redis.library.functions import FUNCTIONS
+from tubes.redis.transport.script_call import ScriptCall
 from tubes.spark.server.bulk_read import BulkReader
 from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
 
 if TYPE_CHECKING:
     from tests.support.ledger import Ledger
+    from tubes.redis.connection import RedisConnection
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +180,58 @@ def test_a_tube_whose_slot_moves_loses_nothing(cluster: Cluster, ledger: Ledger,
                 assert eventually(lambda before=before: count() > before + 20)  # type: ignore[misc]
         assert not ledger.unknown
         ledger.check(tube)
+
+
+@contextmanager
+def moving(cluster: Cluster, slot: int) -> Iterator[Any]:
+    """Begin to move a slot without moving a key; yield a client of its node."""
+    node = cluster.clients[cluster.owner(slot)]
+    other = cluster.clients[(cluster.owner(slot) + 1) % 3].execute_command("CLUSTER", "MYID").decode()
+    node.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", other)
+    try:
+        yield node
+    finally:
+        node.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
+
+
+def send(node: Any, packed: bytes) -> Any:
+    """Send a packed command without following redirects; return its reply."""
+    with node.client() as client:
+        client.connection.send_packed_command([packed])
+        return client.connection.read_response()
+
+
+def test_no_function_runs_on_a_tube_whose_slot_is_moving(cluster: Cluster) -> None:
+    """A function that ran would fail at the first key that has moved, in the middle of its work."""
+    with tubes.connect(f"{cluster.url}?prefix={uuid4().hex}") as queue:
+        tube = queue.create_tube("t", "utubettl")
+        tube.put(1)
+        port = port_of(tube)
+        key = port.shared.key
+        with moving(cluster, cluster.slot("{t}")) as node:
+            before = node.dump(key)
+            for function in FUNCTIONS.values():
+                for session in (None, port.session) if "alone" not in function.traits else ():
+                    call = ScriptCall(function, key, ("1",) * 9, session)
+                    call.begin(0)
+                    with pytest.raises(TryAgainError):
+                        send(node, call.pack(port.connection.store.server))
+            assert node.dump(key) == before
+        assert take_task(tube).data == 1
+
+
+def test_functions_of_no_tube_run_while_their_slot_is_moving(cluster: Cluster) -> None:
+    """They use one key, which the slot still has: the server would refuse any other."""
+    words = {"tube_names": ("add", "t"), "rate": (1, 1, 1), "session": ("publish", 10**6, "", "t", 10**6, "c")}
+    assert words.keys() == {name for name, function in FUNCTIONS.items() if "alone" in function.traits}
+    with tubes.connect(f"{cluster.url}?prefix={uuid4().hex}") as queue:
+        store = cast("RedisConnection", queue._connection).store
+        for name, args in words.items():
+            key = f"{store.prefix}:{name}"
+            run(store.run_plain_script(name, key, *args), store._channel.call)
+            with moving(cluster, cluster.slot(key)) as node:
+                send(node, ScriptCall(FUNCTIONS[name], key, args).pack(store.server))
+                node.delete(key)
 
 
 def test_an_event_loop_whose_tubes_slot_moves_loses_nothing(cluster: Cluster, ledger: Ledger, factor: int) -> None:

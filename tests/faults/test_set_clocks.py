@@ -260,7 +260,7 @@ def test_write_sealed_before_the_clock_was_set_back_is_found(valkey: LocalServer
 
 
 def _ask(key: str) -> Any:
-    return (yield ScriptCall(FUNCTIONS["write_others"], key, (60,), parts=("sealed",)))
+    return (yield ScriptCall(FUNCTIONS["write_others"], key, (60,)))
 
 
 # -- a server's clock that is set, while it runs -----------------------------------------------------------------------

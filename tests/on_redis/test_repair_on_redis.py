@@ -14,10 +14,11 @@ import pytest
 import tubes
 from tests.on_redis.test_twin import DRIVERS
 from tests.support import indexes
+from tests.support.internals import PARTS
 from tests.support.refusals import Refusals
 from tests.support.taking import take_task
 from tubes.redis import task_codec
-from tubes.redis.library.functions import PARTS, TAKES
+from tubes.redis.library.functions import TAKES
 from tubes.spark.server.streams import Stream
 from tubes.testing import ManualClock
 

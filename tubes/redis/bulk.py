@@ -78,13 +78,13 @@ class BulkTube:
         """The name of the session in the tube; '' before it is open."""
         return self._port.session.token if self._port.session else ""
 
-    def call(self, script: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
+    def call(self, script: str, *args: Word) -> Reply:
         """Call a function that uses no session and is safe to repeat."""
-        return self._port.run(self._port.run_plain_script(script, *args, parts=parts))
+        return self._port.run(self._port.run_plain_script(script, *args))
 
-    def call_in_session(self, script: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
+    def call_in_session(self, script: str, *args: Word) -> Reply:
         """Call a function that uses the session of the connection."""
-        return self._port.run(self._port.run_script(script, args, parts=parts))
+        return self._port.run(self._port.run_script(script, args))
 
     def run_commands(self, *commands: bytes) -> list[Reply]:
         """Return the replies to read-only commands, see `pack`, all run at one moment. Raises `TubeNotFound`."""

@@ -16,7 +16,7 @@ from uuid import uuid4
 from tubes.errors import TubeNotFound, Unreadable
 from tubes.redis import validation
 from tubes.redis.all_tubes import batches_of
-from tubes.redis.library.functions import FUNCTIONS, LAYOUT, PARTS, TAKES, is_timed, order_of
+from tubes.redis.library.functions import FUNCTIONS, LAYOUT, TAKES, is_timed, order_of
 from tubes.redis.library.replies import bytes_of, list_of, number_of
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of
@@ -116,7 +116,7 @@ class _Examination:
 
     def _ask(self, name: str, *args: Word) -> Flow[Reply]:
         words = ("1" if self._repairs else "", self._store.now(), *args)
-        reply: Reply = yield ScriptCall(FUNCTIONS[name], self._store.key(self._name), words, parts=PARTS)
+        reply: Reply = yield ScriptCall(FUNCTIONS[name], self._store.key(self._name), words)
         if isinstance(reply, ErrorReply):
             raise TubeNotFound(name=self._name) if reply.code == "TUBEGONE" else error_of(reply, self._store.url)
         return reply
@@ -155,7 +155,7 @@ class _Examination:
         if self._repairs:
             yield ScriptCall(FUNCTIONS["damage"], self._store.key(self._name), ("",))
             for marker in ("marker", "room"):  # Waiters look again for tasks and room.
-                yield ScriptCall(FUNCTIONS["wake"], self._store.key(self._name), (marker,), parts=(marker,))
+                yield ScriptCall(FUNCTIONS["wake"], self._store.key(self._name), (marker,))
 
     def _ids(self) -> Flow[set[int]]:
         """Return the ids of all tasks."""

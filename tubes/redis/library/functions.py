@@ -73,12 +73,6 @@ IDLE: Final = 7 * 24 * 3600 * 1000
 BYTES: Final = 2_000_000
 #: Maximum tasks per call if lanes are throttled: each costs ten times as much as usual.
 TAKES_WITH_LANES: Final = 100
-#: The keys of a tube in addition to its meta hash, as in `Call.PARTS`.
-PARTS: Final = (
-    *("tasks", "ready", "taken", "due", "buried", "back", "offers", "behind", "lanes", "cooldowns", "fill", "crowded"),
-    *("keys", "known", "done", "ended"),
-    *("leases", "waiting", "wanting", "marker", "room", "sealed", "broken"),
-)
 
 
 def order_of(driver: Driver) -> Literal["list", "set", "lanes"]:

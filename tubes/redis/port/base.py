@@ -202,12 +202,11 @@ class RedisPort(PortBase[F]):
         *,
         undo: Callable[[Reply], None] | None = None,
         slot: str | None = None,
-        parts: tuple[str, ...] = (),
         lease: Lease | None = None,
     ) -> Flow[Reply]:
         """Call a function in the session until it is done; return its reply, or an `ErrorReply` about a task.
 
-        `words`: its arguments. `lease`: use the session of this lease. `undo`, `slot`, `parts`: as for `ScriptCall`.
+        `words`: its arguments. `lease`: use the session of this lease. `undo`, `slot`: as for `ScriptCall`.
         """
         while True:
             if self.shared.queue.stale is not None:
@@ -224,7 +223,7 @@ class RedisPort(PortBase[F]):
             except ServerRefused:
                 self.forget_session(session)  # The next call asks for the rights again.
                 raise
-            call = ScriptCall(its_script, self.shared.key, args, session, now, undo, slot, parts=parts)
+            call = ScriptCall(its_script, self.shared.key, args, session, now, undo, slot)
             reply: Reply = yield call
             if type(reply) is not ErrorReply or (yield from self.settle(name, reply, session, resent=call.resent)):
                 return reply
@@ -293,11 +292,11 @@ class RedisPort(PortBase[F]):
             raise self.refusal(reply)
         return step in (PortStep.RETURN, PortStep.END)
 
-    def run_plain_script(self, name: str, *args: Word, parts: tuple[str, ...] = ()) -> Flow[Reply]:
+    def run_plain_script(self, name: str, *args: Word) -> Flow[Reply]:
         """Call a function that uses no session and is safe to repeat; return its reply like `run_script`."""
         its_script = FUNCTIONS[name]
         self.shared.version.check_rights(its_script)
-        return (yield from self._reply_to(ScriptCall(its_script, self.shared.key, args, parts=parts)))
+        return (yield from self._reply_to(ScriptCall(its_script, self.shared.key, args)))
 
     def run_commands(self, *commands: bytes) -> Flow[list[Reply]]:
         """Return the replies to packed read-only commands, all run at one moment while the tube exists. For threads."""

@@ -107,7 +107,6 @@ def put_many(port: RedisPort[F], batch: Batch, *, waits: bool = False) -> Flow[l
                 "put_limited" if limit else "put_keyed" if one_by_one else "put_many",
                 arguments,
                 slot=SERVING if waits else None,
-                parts=_upload_keys(batch.upload_key),
             )
             if type(reply) is not ErrorReply:
                 break
@@ -195,9 +194,7 @@ def _stage(port: RedisPort[F], name: str, words: list[Word]) -> Flow[None]:
         if port.closed_error is not None:
             raise port.closed_error()
         part = _next_part(words, at)
-        reply = yield from port.run_plain_script(
-            "upload_words", name, number, STAY, packed(part), parts=_upload_keys(name)
-        )
+        reply = yield from port.run_plain_script("upload_words", name, number, STAY, packed(part))
         at, number = (0, 0) if reply.__class__ is ErrorReply else (at + len(part), number + 1)
 
 
@@ -210,7 +207,7 @@ def _discard_upload(port: RedisPort[F], batch: Batch) -> None:
 
 def _remove(port: RedisPort[F], name: str) -> Flow[None]:
     with suppress(TubesError):
-        yield from port.run_plain_script("upload_words", name, "", parts=_upload_keys(name))
+        yield from port.run_plain_script("upload_words", name, "")
 
 
 def take_many(port: RedisPort[F], limit: int, span: int | None = None) -> Flow[list[F]]:
@@ -458,11 +455,6 @@ def _takes_of_reply(reply: Reply) -> dict[int, int]:
     if type(reply) is not list or not reply:
         return {}
     return dict.fromkeys(map(int, bytes_of(reply[0]).split()), number_of(reply[4]))
-
-
-def _upload_keys(upload: str) -> tuple[str, ...]:
-    """Return the additional keys of a call that uses an upload."""
-    return (f"staged:{upload}",) if upload else ()
 
 
 def _next_part(words: list[Word], at: int) -> list[Word]:

@@ -132,9 +132,7 @@ def _taken_after(port: RedisPort[F], id: int) -> Flow[list[int]]:
     found: set[int] = set()
     cursor = b"0"
     while True:
-        reply: Reply = yield ScriptCall(
-            FUNCTIONS["scan_ids"], port.shared.key, (cursor, _IDS_PER_CALL, "taken"), parts=("taken",)
-        )
+        reply: Reply = yield ScriptCall(FUNCTIONS["scan_ids"], port.shared.key, (cursor, _IDS_PER_CALL, "taken"))
         if type(reply) is ErrorReply:
             raise port.refusal(reply)
         after, ids = map(bytes_of, list_of(reply))

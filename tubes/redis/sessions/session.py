@@ -15,7 +15,7 @@ from uuid import uuid4
 from tubes.drivers.options import micros
 from tubes.errors import DriverNotFound, ServerRefused, SessionNotFound, Unreadable
 from tubes.redis import validation
-from tubes.redis.library.functions import FUNCTIONS, LAYOUT, PARTS
+from tubes.redis.library.functions import FUNCTIONS, LAYOUT
 from tubes.redis.library.replies import bytes_of, list_of, number_of
 from tubes.redis.options_version import OpenedTube, TubeSession
 from tubes.redis.transport.attempt import PortStep, port_step
@@ -89,7 +89,7 @@ class RedisSession:
         request = next(self._store.open_requests)
         span = self._store.span()
         args = (uuid or self.uuid, span, self._store.now(), mode, driver, options, capacity, maker, LAYOUT)
-        reply: Reply = yield ScriptCall(FUNCTIONS["open"], self._store.key(name), args, parts=PARTS)
+        reply: Reply = yield ScriptCall(FUNCTIONS["open"], self._store.key(name), args)
         if isinstance(reply, ErrorReply):
             if reply.code == "TUBEGONE":
                 return None

@@ -281,7 +281,7 @@ class RedisStore:
                 for first in range(0, max(len(tokens), 1), _SESSIONS_PER_CALL):
                     chunk = tokens[first : first + _SESSIONS_PER_CALL]
                     words: tuple[Word, ...] = (micros("lease", self.lease), listening, *chunk)
-                    reply = channel.call(ScriptCall(FUNCTIONS["heartbeat"], shared.key, words, parts=("leases",)))
+                    reply = channel.call(ScriptCall(FUNCTIONS["heartbeat"], shared.key, words))
             except ConnectionLost as error:
                 lost.add(node)
                 self._warn("sessions could not be renewed", error)

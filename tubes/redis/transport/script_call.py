@@ -23,7 +23,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, Type
 
 from tubes.backend import flow
 from tubes.redis.library import text
-from tubes.redis.library.functions import PARTS, Function
+from tubes.redis.library.functions import Function
 from tubes.redis.library.replies import ANY, LIST
 from tubes.redis.transport.wire import Reply, Word, pack
 
@@ -86,8 +86,7 @@ class ScriptCall:
     grows = False
 
     __slots__ = (
-        "_own_slot", "args", "function", "key", "now", "number", "parts", "reply_types", "resent", "session", "slot",
-        "undo",
+        "_own_slot", "args", "function", "key", "now", "number", "reply_types", "resent", "session", "slot", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -100,7 +99,6 @@ class ScriptCall:
         undo: Callable[[Reply], None] | None = None,
         slot: str | None = None,
         sent: tuple[int | str, int] | None = None,
-        parts: tuple[str, ...] = (),
     ) -> None:
         self.function = function
         #: The expected types of its reply.
@@ -111,8 +109,6 @@ class ScriptCall:
         self.now: Final = now
         #: Receives the reply if the caller was interrupted or cancelled, and undoes the call.
         self.undo: Final = undo
-        #: Other keys the function may touch; with a session, all keys of the tube.
-        self.parts: Final = parts if session is None else PARTS + parts
         self._own_slot: Final = slot
         #: True if it may have run already.
         self.resent = False
@@ -127,8 +123,9 @@ class ScriptCall:
     def pack(self, server: Library, *, with_text: bool = False) -> bytes:
         """Encode the request; `with_text`: send the text of the library as a script instead of its hash.
 
-        If keys may move, name all keys that it may use. In a cluster a hash slot moves to another node key by key. A
-        server refuses a call that names a key which has moved; without the names, the call would stop halfway.
+        A call names the meta hash; the function adds the suffixes of the tube's other keys. In a cluster a hash slot
+        moves to another node key by key, and a script that misses a key would stop halfway. So a call also names a key
+        that never exists: while the slot moves, the server refuses a call that names a missing key.
         """
         name = self.function.name
         last: tuple[Word, ...] = ()
@@ -139,8 +136,8 @@ class ScriptCall:
             command = ("EVAL", text.script()) if with_text else ("EVALSHA", text.script_sha())
             last = (name,)
         keys: tuple[Word, ...] = (1, self.key) if self.key else (0,)
-        if server.moving:
-            keys = (1 + len(self.parts), self.key, *(f"{self.key}:{part}" for part in self.parts))
+        if server.moving and self.key and "alone" not in self.function.traits:
+            keys = (2, self.key, f"{self.key}:")
         if self.session is None:
             return pack(*command, *keys, *self.args, *last)
         number, token, caller, _ = self.session

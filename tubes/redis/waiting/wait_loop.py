@@ -316,7 +316,7 @@ class WaitLoop:
     def mark(self) -> Flow[None]:
         """Push a marker for each kind of waiters of this process, so that the thread looks again."""
         for marker in self._queue.markers():
-            yield ScriptCall(FUNCTIONS["wake"], self._key, (marker,), parts=(marker,))
+            yield ScriptCall(FUNCTIONS["wake"], self._key, (marker,))
 
     def may_be_registered(self) -> bool:
         """Return True if the server may still count this process as waiting, although it has no waiters."""

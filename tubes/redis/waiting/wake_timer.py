@@ -67,7 +67,7 @@ class WakeTimer:
         store, due, marker = self._store, self._due, self._marker
         if number != self._number:
             return
-        remaining = yield ScriptCall(FUNCTIONS["wake_at_due"], self._key, (marker, due), parts=(marker,))
+        remaining = yield ScriptCall(FUNCTIONS["wake_at_due"], self._key, (marker, due))
         with self._lock:
             # The clocks differ slightly: try again.
             if remaining.__class__ is int and remaining > 0 and number == self._number:

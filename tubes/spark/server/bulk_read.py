@@ -171,7 +171,7 @@ class BulkReader:
 
     def extent(self) -> Extent:
         """Return the number of tasks and the range of their ids. Raises `TubeNotFound`."""
-        reply = self._bulk.call("extent", parts=("tasks", "ready", "back", "buried", "due", "taken"))
+        reply = self._bulk.call("extent")
         if reply is None:
             raise TubeNotFound(name=self._bulk.name)
         return Extent(*map(number_of, list_of(reply)))
@@ -218,7 +218,7 @@ class BulkReader:
         newest_first = part == "buried" and self._bulk.driver.signs[1] < 0
         cursor = b"0"
         while True:
-            cursor_reply, ids = list_of(self._bulk.call("scan_ids", cursor, _IDS, part, parts=(part,)))
+            cursor_reply, ids = list_of(self._bulk.call("scan_ids", cursor, _IDS, part))
             for id in map(int, bytes_of(ids).split()):
                 yield _HIGHEST - id if newest_first else id
             cursor = bytes_of(cursor_reply)
@@ -250,7 +250,7 @@ class BulkReader:
 
     def read_heads(self, ids: Sequence[int]) -> Iterator[Table]:
         """Yield the existing tasks with these ids and empty data: the data stay on the server."""
-        for page, replies in self._scan(ids, "tasks", "", "", "", parts=("tasks", "taken", "due")):
+        for page, replies in self._scan(ids, "tasks", "", "", ""):
             yield _decode(self._tube, page, *map(_column, replies))
 
     def done(self, ids: Sequence[int], *, data: bool, since: int = -1, to: int = _LAST) -> Iterator[Table]:
@@ -258,17 +258,15 @@ class BulkReader:
 
         The server sends only these. Without `data` their data stay on the server.
         """
-        for page, (raws, *_) in self._scan(ids, "done", "1" if data else "", since, to, parts=("done",)):
+        for page, (raws, *_) in self._scan(ids, "done", "1" if data else "", since, to):
             yield _decode_done(self._tube, page, _column(raws))
 
-    def _scan(
-        self, ids: Sequence[int], *args: Word, parts: tuple[str, ...]
-    ) -> Iterator[tuple[Sequence[int], list[Reply]]]:
+    def _scan(self, ids: Sequence[int], *args: Word) -> Iterator[tuple[Sequence[int], list[Reply]]]:
         """Yield pages of ids with the server's replies. The server decides how many ids of a page it handles."""
         start = 0
         while start < len(ids):
             page = ids[start : start + _READS]
-            reply = self._bulk.call("task_headers", *args, *page, parts=parts)
+            reply = self._bulk.call("task_headers", *args, *page)
             if reply is None:
                 raise TubeNotFound(name=self._bulk.name)
             first, *replies = list_of(reply)

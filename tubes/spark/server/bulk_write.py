@@ -148,11 +148,10 @@ class Writer:
     def _put(self, keyed: bool, tasks: int, name: str, count: int, words: Sequence[Word], timeout: float) -> int:
         """Put a chunk, and return the number of its tasks, or 0 for a staged chunk that has already been put."""
         room = self._bulk.options.get("capacity") or ""
-        parts = (f"staged:{name}",) if name else ()
         deadline = time.monotonic() + timeout
         while True:
             script = "put_keyed" if keyed else "put_many"
-            reply = self._bulk.call_in_session(script, tasks, name, count, room, "", "", *words, parts=parts)
+            reply = self._bulk.call_in_session(script, tasks, name, count, room, "", "", *words)
             lane_full = type(reply) is ErrorReply and reply.code == "LANEFULL"
             if reply is not None and not lane_full:
                 return 0 if type(reply) is ErrorReply else tasks
@@ -167,8 +166,7 @@ class Writer:
     def stage(self, write: str, chunk: Words) -> StagedChunk:
         """Upload a chunk for a write. Raises `WriteAborted` if the write was aborted."""
         name = uuid4().hex
-        parts = (f"chunks:{write}", f"staged:{name}")
-        born = self._call("write_stage", write, name, CHUNK_EXPIRY, packed(chunk.words), parts=parts)
+        born = self._call("write_stage", write, name, CHUNK_EXPIRY, packed(chunk.words))
         return StagedChunk(self.tube.name, name, chunk.tasks, len(chunk.words), chunk.keyed, bytes_of(born).decode())
 
     def publish(self, name: str, number: int, chunks: Iterable[StagedChunk], timeout: float = 0.0) -> int:
@@ -233,8 +231,7 @@ class Writer:
                 missing += sum(chunk.born.encode() != born for chunk in chunks)
             for first in range(0, len(chunks), _KEEP_BATCH):
                 names = [chunk.name for chunk in chunks[first : first + _KEEP_BATCH]]
-                parts = tuple(f"staged:{name}" for name in names)
-                missing += number_of(writer._call("write_keep", WRITE_EXPIRY, *names, parts=parts))
+                missing += number_of(writer._call("write_keep", WRITE_EXPIRY, *names))
         return missing
 
     def _seal(self, name: str, number: int, plan: list[StagedChunk], missing: int) -> tuple[str, list[str]] | None:
@@ -243,7 +240,7 @@ class Writer:
             f"{chunk.name} {chunk.tasks} {chunk.words} {chunk.keyed:d} {quote(chunk.tube)}" for chunk in plan
         )
         born = " ".join({chunk.born for chunk in plan if chunk.tube == self.tube.name})
-        reply = self._call("write_seal", name, number, words, missing, WRITE_EXPIRY, born, parts=_write_keys(name))
+        reply = self._call("write_seal", name, number, words, missing, WRITE_EXPIRY, born)
         if reply is None:
             return None
         with reading(self._describe(name)):
@@ -262,7 +259,7 @@ class Writer:
                 writer = self._of(tube)
                 for _, chunk_args in part:
                     count += writer._put(*chunk_args, (), timeout)
-        is_done = self._call("write_done", name, number, expiry, parts=_write_keys(name))
+        is_done = self._call("write_done", name, number, expiry)
         # If the write is already done, other processes have put the remaining chunks.
         if not is_done and count < sum(args[1] for _, args in plan):
             raise WriteAborted(write=name, tube=self._bulk.name, why="the server has lost the uploaded tasks")
@@ -271,7 +268,7 @@ class Writer:
     def _finish_others(self) -> int:
         """Finish writes sealed more than `ABANDONED` seconds ago, and return the number of tasks put."""
         count = 0
-        others = self._call("write_others", ABANDONED, parts=("sealed",))
+        others = self._call("write_others", ABANDONED)
         for name, number, chunks in zip(*(map(bytes_of, list_of(others)),) * 3, strict=True):
             # Other writes that do not fit, or whose chunks are lost, must not make this one fail.
             with suppress(TubeFull, WriteAborted):
@@ -301,10 +298,10 @@ class Writer:
         remaining = 1
         while remaining:
             words = (CHUNK_EXPIRY if aborted else "", "" if put else CHUNK_EXPIRY)
-            remaining = number_of(self._call("write_clean", write, *words, parts=(f"chunks:{write}",)))
+            remaining = number_of(self._call("write_clean", write, *words))
 
-    def _call(self, script: str, *args: Word, parts: tuple[str, ...] = ()) -> Reply:
-        reply = self._bulk.call(script, *args, parts=parts)
+    def _call(self, script: str, *args: Word) -> Reply:
+        reply = self._bulk.call(script, *args)
         if type(reply) is ErrorReply:
             raise WriteAborted(write=args[0], tube=self._bulk.name, why=str(reply).partition(" ")[2])
         return reply
@@ -316,8 +313,3 @@ _tube_of: Final = attrgetter("tube")
 def _by_tube(chunks: Iterable[StagedChunk]) -> list[StagedChunk]:
     """Sort chunks by tube. Those of one tube keep their order."""
     return sorted(chunks, key=_tube_of)
-
-
-def _write_keys(name: str) -> tuple[str, ...]:
-    """Return the keys of a sealed write, in addition to the keys that every tube has."""
-    return (f"written:{name}", "sealed")

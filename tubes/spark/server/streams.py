@@ -74,10 +74,9 @@ class Claim(NamedTuple):
         Raises `StreamFenced`. Without this record an ack would end them: it also ends tasks that are ready again and
         not taken by another consumer, such as a task that was buried when the batch was read and has been kicked since.
         """
-        parts = (f"skipped:{self.stream}", f"stream:{self.stream}")
         for first in range(0, len(takes), CHUNK):
             words = [f"{id}.{take}" for id, take in takes[first : first + CHUNK]]
-            reply = BulkTube(tube).call("stream_skip", self.stream, self.epoch, IDLE, *words, parts=parts)
+            reply = BulkTube(tube).call("stream_skip", self.stream, self.epoch, IDLE, *words)
             if type(reply) is ErrorReply:
                 raise StreamFenced(stream=self.stream, tube=tube.name)
 
@@ -91,7 +90,7 @@ class Claim(NamedTuple):
 
     def note_slots(self, tube: Tube, slots: int) -> None:
         """Store the number of Spark tasks that run at a time, for the driver that plans partitions."""
-        BulkTube(tube).call("stream_slots", self.stream, self.epoch, slots, parts=(f"stream:{self.stream}",))
+        BulkTube(tube).call("stream_slots", self.stream, self.epoch, slots)
 
     def check(self, tube: Tube) -> None:
         """Raise `StreamFenced` if another process has opened the stream, `TubeNotFound` if the tube was replaced."""
@@ -130,7 +129,6 @@ class Stream:
         #: True if the tube has lanes, where taken tasks block others of their lane.
         self.lanes: Final = self._bulk.driver.lane is not None
         self._chunk_size: Final = CHUNK_WITH_LANES if self.lanes else CHUNK
-        self._parts: Final = (f"stream:{name}", f"skipped:{name}")
         self._epoch = b""
         #: The handle for executors.
         self.claim = Claim(name, b"", b"")
@@ -271,7 +269,7 @@ class Stream:
         self.last = batch - 1
 
     def _run(self, script: str, *args: Word) -> Reply:
-        reply = self._bulk.call_in_session(script, self.name, *args, parts=self._parts)
+        reply = self._bulk.call_in_session(script, self.name, *args)
         if type(reply) is ErrorReply:
             raise StreamFenced(stream=self.name, tube=self.tube.name)
         return reply
