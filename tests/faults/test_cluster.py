@@ -33,7 +33,9 @@ from tubes.backend.flow import run
 from tubes.cli.app import app
 from tubes.redis.library import text
 from tubes.redis.library.functions import FUNCTIONS
+from tubes.redis.transport.channel import ThreadChannel
 from tubes.redis.transport.script_call import ScriptCall
+from tubes.redis.transport.wire import Wire
 from tubes.spark.server.bulk_read import BulkReader
 from tubes.spark.server.bulk_write import Writer
 from tubes.spark.server.streams import Stream
@@ -280,6 +282,34 @@ def test_node_without_the_library_gets_it_with_the_first_call(cluster: Cluster) 
     assert all(
         f"tubes_{text.version()}" in str(client.execute_command("FUNCTION", "LIST")) for client in cluster.clients
     )
+
+
+def test_leases_of_all_tubes_are_renewed_in_one_round_trip_per_node(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tubes.connect(f"{cluster.url}?prefix={uuid4().hex}") as queue:
+        made = [queue.create_tube(f"tube{number}") for number in range(12)]
+        made[5].drop()
+        store = cast("RedisConnection", queue._connection).store
+        channel = ThreadChannel(store.server, "b")
+        leases = [f"{store.key(tube.name)}:leases" for tube in made]
+
+        sent: list[bytes] = []
+        send = Wire.send
+        monkeypatch.setattr(Wire, "send", lambda wire, packed: (sent.append(packed), send(wire, packed)))
+
+        def ends() -> list[float]:
+            owners = [cluster.clients[cluster.owner(cluster.slot(key))] for key in leases]
+            found = [client.zrange(key, 0, -1, withscores=True) for client, key in zip(owners, leases, strict=True)]
+            return [sum(end for _, end in rows) for rows in found]
+
+        for rounds in (1, 2):  # The second round uses the connections of the first.
+            before = ends()
+            store._renew_tokens(channel, set())
+            assert len(sent) == 3 * rounds
+            renewed = [new > old for new, old in zip(ends(), before, strict=True)]
+            assert renewed == [number != 5 for number in range(12)]
+        channel.close()
 
 
 @pytest.mark.full

@@ -73,6 +73,8 @@ _SILENT: Final = "%s has not replied for %g s; connect gives up after %g s (conn
 SILENCE: Final = 2.0
 #: Sessions per call of the function `heartbeat`.
 _SESSIONS_PER_CALL: Final = 1000
+#: Calls of `heartbeat` in one round trip.
+_CALLS_AT_ONCE: Final = 200
 
 
 class RedisStore:
@@ -265,31 +267,33 @@ class RedisStore:
             self._outage.end()
 
     def _renew_tokens(self, channel: ThreadChannel, lost: set[str]) -> None:
+        renewals: dict[str, list[tuple[RedisTube, ScriptCall]]] = {}
         for shared in list(self._shared_tubes.values()):
             tokens = [port.session.token for port in snapshot(shared.ports) if port.session is not None]
             listening = "1" if shared.subscription.listening else ""
             if not tokens and not listening:
                 continue
-            node = ""
-            reply: Reply = None
             try:
-                node = self.server.node(shared.key)
-                # A node that does not reply must not cost the sessions on other nodes their leases.
-                if node in lost:
-                    self._had_error = True
-                    continue
-                for first in range(0, max(len(tokens), 1), _SESSIONS_PER_CALL):
-                    chunk = tokens[first : first + _SESSIONS_PER_CALL]
-                    words: tuple[Word, ...] = (micros("lease", self.lease), listening, *chunk)
-                    reply = channel.call(ScriptCall(FUNCTIONS["heartbeat"], shared.key, words))
+                calls = renewals.setdefault(self.server.node(shared.key), [])
+            except ConnectionLost as error:
+                lost.add("")
+                self._warn("sessions could not be renewed", error)
+                continue
+            for first in range(0, max(len(tokens), 1), _SESSIONS_PER_CALL):
+                chunk = tokens[first : first + _SESSIONS_PER_CALL]
+                words: tuple[Word, ...] = (micros("lease", self.lease), listening, *chunk)
+                calls.append((shared, ScriptCall(FUNCTIONS["heartbeat"], shared.key, words)))
+        for node, calls in renewals.items():
+            # A node that does not reply must not cost the sessions on other nodes their leases.
+            if node in lost:
+                self._had_error = True
+                continue
+            try:
+                for first in range(0, len(calls), _CALLS_AT_ONCE):
+                    self._renew_some(channel, calls[first : first + _CALLS_AT_ONCE])
             except ConnectionLost as error:
                 lost.add(node)
                 self._warn("sessions could not be renewed", error)
-                continue
-            if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
-                shared.handle_drop()
-            elif isinstance(reply, ErrorReply):
-                self._warn("sessions could not be renewed", error_of(reply, self.url))
         for session in snapshot(self.sessions):
             try:
                 run(session.renew(), channel.call)
@@ -297,6 +301,14 @@ class RedisStore:
                 self._warn("a shared session could not be renewed", error)
         if not lost or self.server.node(self.prefix) not in lost:
             self.read_time(channel)
+
+    def _renew_some(self, channel: ThreadChannel, calls: list[tuple[RedisTube, ScriptCall]]) -> None:
+        """Renew sessions in tubes of one node."""
+        for (shared, _), reply in zip(calls, channel.call_all([call for _, call in calls]), strict=True):
+            if isinstance(reply, ErrorReply) and reply.code == "TUBEGONE":
+                shared.handle_drop()
+            elif isinstance(reply, ErrorReply):
+                self._warn("sessions could not be renewed", error_of(reply, self.url))
 
     def _warn(self, what: str, error: Exception) -> None:
         """Log the first error of an outage, unless the store is closed."""

@@ -125,6 +125,22 @@ class ThreadChannel:
                 outcome = lost
             return self._continue(call, outcome, started)
 
+    def call_all(self, calls: list[ScriptCall]) -> list[Reply]:
+        """Send calls to one node in one round trip and return their replies. They use no session, and may run twice."""
+        outcomes: list[Reply | TubesError] = []
+        with self._lock:
+            try:
+                wire = self._wire(calls[0].key)
+                wire.send(b"".join([call.pack(self._server) for call in calls]))
+                for call in calls:
+                    outcomes.append(wire.receive(call.reply_types, last=call is calls[-1]))
+            except ConnectionLost as lost:
+                outcomes += [lost] * (len(calls) - len(outcomes))
+            return [
+                self._continue(call, outcome) if isinstance(outcome, ErrorReply | TubesError) else outcome
+                for call, outcome in zip(calls, outcomes, strict=True)
+            ]
+
     def _undo(self, call: ScriptCall, reply: Reply) -> None:
         """Undo an interrupted call. `reply`: None if it was not read; the call is sent again to get the kept reply."""
         if not call.number or call.undo is None:  # It was not sent, or needs no undo.
