@@ -13,17 +13,15 @@ or duplicated, even if the job is killed at any point. The job ends with its sta
 """
 
 import argparse
-import json
 import sys
 import threading
 import time
 from collections.abc import Collection
-from typing import Any
+from pathlib import Path
 
 from findings import show
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 #: The result of one fetch; `final` means that a retry is useless.
@@ -33,31 +31,14 @@ RESULT = """url string, attempt int, status int, outcome string, final boolean, 
 ATTEMPTS, RETRY_DELAY = 3, 0.5
 
 
-class Dashboard(StreamingQueryListener):
-    """Print a line about each micro-batch."""
-
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        """See `StreamingQueryListener`."""
-        progress = event.progress
-        if progress.numInputRows:
-            # A batch that is repeated after a crash has no latest offset.
-            waiting = json.loads(progress.sources[0].latestOffset or "{}").get("ready", "?")
-            rate, took = progress.processedRowsPerSecond, progress.durationMs["triggerExecution"]
-            rows = f"{progress.numInputRows:5} rows  {rate:5.0f} rows/s"
-            print(f"  batch {progress.batchId:3}  {rows}  {waiting:>5} waiting  {took:6} ms", flush=True)
-
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """See `StreamingQueryListener`."""
-
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """See `StreamingQueryListener`."""
-
-
 class PageStream:
     """The query of a crawl of these hosts, with its files in the folder."""
 
     def __init__(self, spark: SparkSession, url: str, folder: str, hosts: Collection[str]) -> None:
         self.spark, self.url, self.folder, self.hosts = spark, url, folder, hosts
+        planned, committed = (numbers_in(Path(folder, "checkpoint", part)) for part in ("offsets", "commits"))
+        #: Batches that an earlier run has begun and not committed: they run again, with the same tasks.
+        self.repeated = planned - committed
 
     def start(self) -> StreamingQuery:
         """Start the query, or continue an earlier run."""
@@ -68,20 +49,29 @@ class PageStream:
         return query.trigger(processingTime="1 second").start()
 
     def save(self, batch: DataFrame, number: int) -> None:
-        """Write all output of a micro-batch."""
-        results = classify(batch).persist()  # The results are read four times.
+        """Write all output of a micro-batch, and print a line about it."""
+        began = time.monotonic()
+        results = classify(batch).persist()  # The results are read five times.
         pages, failed = results.where("kind = 'page'"), results.where("kind = 'retry'")
         pages.drop("data", "kind").write.mode("overwrite").parquet(f"{self.folder}/pages/batch={number}")
         self.put(links_of(pages, self.hosts).unionByName(retries_of(failed)), "frontier", number)
         dead = results.where("kind = 'dead'")
         if not dead.isEmpty():
             self.put(dead.select("url", "attempt", "outcome", F.col("data").alias("result")), "dead", number)
+        rows, took = results.count(), time.monotonic() - began
+        again = ", again: the job ended before its commit" if number in self.repeated else ""
+        print(f"  batch {number:3}  {rows:5} results saved in {took:4.1f} s{again}", flush=True)
         results.unpersist()
 
     def put(self, tasks: DataFrame, tube: str, number: int) -> None:
         """Put tasks. A repetition with the same `writeId` has no effect."""
         options = {"url": self.url, "tube": tube, "writeId": f"v1-{tube}-{number}"}
         tasks.write.format("tubes").options(**options).mode("append").save()
+
+
+def numbers_in(folder: Path) -> set[int]:
+    """Return the numbers of the micro-batches with a file in a folder of the checkpoint."""
+    return {int(file.name) for file in folder.glob("[0-9]*")}
 
 
 def classify(batch: DataFrame) -> DataFrame:
@@ -126,7 +116,6 @@ def main() -> int:
     spark = SparkSession.builder.getOrCreate()
     took = time.monotonic() - began
     print(f"  Spark has started in {took:.0f} s; waiting for its first micro-batch, about as long", flush=True)
-    spark.streams.addListener(Dashboard())
     hosts = [host.split("/")[2] for host in options.hosts]
     query = PageStream(spark, options.url, options.folder, hosts).start()
 

@@ -46,6 +46,7 @@ class Pipeline:
         self.frontier = queue.create_tube("frontier", "utubettl", ttr=60, interval=interval, key_ttl=KNOWN)
         self.results = queue.create_tube("results", key_ttl=KNOWN)
         self.dead = queue.create_tube("dead")
+        self._reported = time.monotonic()
 
     def offer(self, urls: list[str]) -> None:
         """Put the first pages."""
@@ -56,6 +57,13 @@ class Pipeline:
         """Return the number of results that the job is saving, if they include the result of this number."""
         tasks = self.results.statistics().tasks
         return tasks["taken"] if tasks["done"] + tasks["taken"] >= number else 0
+
+    def report(self) -> None:
+        """Print the progress, at most every eight seconds."""
+        if time.monotonic() - self._reported >= 8:
+            self._reported = time.monotonic()
+            pages, results = self.frontier.statistics().tasks, self.results.statistics().tasks
+            print(f"  … {pages['total']} pages to fetch, {results['total']} results to save", flush=True)
 
     def is_over(self) -> bool:
         """Return True if no task is left. A page is acked after its result is put, and a result after its links are."""
@@ -110,12 +118,16 @@ def stream(
                     )
                     kill_at = 0
                     break
+                pipeline.report()
                 time.sleep(0.05)
             else:
                 if job.poll() is None:
                     assert job.stdin
                     job.stdin.close()
-                    return job.wait()
+                    while job.poll() is None:
+                        pipeline.report()
+                        time.sleep(0.05)
+                    return job.returncode
                 print(f"ended with exit code {job.returncode}, and started again", flush=True)
     return 1
 
