@@ -296,7 +296,12 @@ def test_leases_of_all_tubes_are_renewed_in_one_round_trip_per_node(
 
         sent: list[bytes] = []
         send = Wire.send
-        monkeypatch.setattr(Wire, "send", lambda wire, packed: (sent.append(packed), send(wire, packed)))
+
+        def note(wire: Wire, packed: bytes) -> None:
+            sent.append(packed)
+            send(wire, packed)
+
+        monkeypatch.setattr(Wire, "send", note)
 
         def ends() -> list[float]:
             owners = [cluster.clients[cluster.owner(cluster.slot(key))] for key in leases]
