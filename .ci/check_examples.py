@@ -21,7 +21,10 @@ SHORT = (
 )
 ENVIRONMENT = {**os.environ, "MYPYPATH": str(ROOT)}
 #: Names that programs expect.
-GIVEN = {"docs_howto_spark-production": "from pyspark.sql import SparkSession\n\nspark: SparkSession\n"}
+GIVEN = dict.fromkeys(
+    ("docs_howto_spark-production", "docs_howto_spark-kafka"),
+    "from pyspark.sql import SparkSession\n\nspark: SparkSession\n",
+)
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NAMED = re.compile(r"# ([\w/]+\.py)\n")
 

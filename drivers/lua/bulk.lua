@@ -69,7 +69,7 @@ end
 
 -- Seal a write: fix its chunks. From now on all of them are put, by this writer or by another one that continues it.
 -- ARGV  1 the writer, 2 the number of the write, 3 its chunks: for each its name, its number of tasks and of words, '1'
---       if they have keys, 4 the number of missing chunks, 5 milliseconds for which the seal is remembered, 6 the
+--       if they have keys, its tube and the moment of creation of that, 4 the number of missing chunks, 5 milliseconds for which the seal is remembered, 6 the
 --       moment of creation of the tube for which they were uploaded ('': no chunks)
 -- reply  the number of a write and its chunks: of this write, or of an earlier one that is not done; nil: the write is
 --        done

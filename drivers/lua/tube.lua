@@ -140,7 +140,7 @@ local function remove_writes()
   for _, name in ipairs(call('ZRANGE', sealed, 0, -1)) do
     local chunks = call('HGET', M .. ':written:' .. name, 'chunks')
     local keys = {}
-    for chunk in string.gmatch(chunks or '', '(%S+) %S+ %S+ %S+ %S+') do keys[#keys + 1] = M .. ':staged:' .. chunk end
+    for chunk in string.gmatch(chunks or '', '(%S+) %S+ %S+ %S+ %S+ %S+') do keys[#keys + 1] = M .. ':staged:' .. chunk end
     keys[#keys + 1] = M .. ':written:' .. name
     Lists.run('UNLINK', sealed, keys)
   end

@@ -35,6 +35,7 @@ DOCUMENTS = [
 ELSEWHERE = {
     "docs/spark.md": "spark/test_session.py",
     "docs/howto/spark-production.md": "spark/test_session.py",
+    "docs/howto/spark-kafka.md": "spark/test_session.py",
     "docs/howto/crawlee.md": "crawl/test_crawlee.py",
     "docs/howto/scrapy.md": "crawl/test_scrapy.py",
     "docs/testing.md": "testing/test_pytest_plugin.py",

@@ -11,10 +11,11 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import tubes
 from tests.support.internals import port_of
-from tubes import InvalidOption, TubeFull, TubeNotFound
+from tubes import InvalidOption, OptionNotSupported, TubeFull, TubeNotFound
 from tubes.errors import StreamFenced, WriteAborted
 from tubes.spark.many_leases import ManyLeases, share_out
 from tubes.spark.server import bulk_write
+from tubes.testing import LocalServer
 
 from .objects import batch_of, copy_by_pickle, read, rows_of, schema, source, write
 
@@ -334,6 +335,143 @@ def test_bytes_of_a_batch_are_shared(filled: dict[str, tubes.Tube], several: dic
     query.reader.stop()
 
 
+@pytest.mark.parametrize("other", ["mail,crawl.*", "*", "crawl.*,mail,other"])
+def test_restart_with_other_tubes_repeats_no_task(
+    filled: dict[str, tubes.Tube], several: dict[str, str], other: str
+) -> None:
+    query = Query(several)
+    query.step(20)
+    query.plan(20)
+    query.options = {**several, "tubes": other}
+    query.restart()
+    query.deliver()
+    query.commit()
+    while query.step():
+        pass
+    assert [text for text in query.data() if not text.startswith("other")] == sorted(selected(filled))
+    query.reader.stop()
+
+
+def test_tube_that_is_not_selected_after_a_restart_is_acked(
+    filled: dict[str, tubes.Tube], several: dict[str, str]
+) -> None:
+    query = Query(several)
+    query.step()
+    query.options = {**several, "tubes": "other"}
+    query.restart()
+    query.step()
+    assert all(tube.statistics().tasks["total"] == 0 for name, tube in filled.items() if name != "other")
+    query.reader.stop()
+
+
+def test_checkpoint_of_one_tube_and_of_several_cannot_be_exchanged(
+    filled: dict[str, tubes.Tube], several: dict[str, str], url: str
+) -> None:
+    one = source({"url": url, "tube": "mail"}).streamReader(schema(ROW))
+    many = source(several).streamReader(schema(ROW))
+    of_one, of_many = one.initialOffset(), many.initialOffset()
+    with pytest.raises(InvalidOption, match="belongs to a query of one tube: use the option tube"):
+        many.latestOffset(of_one, ReadMaxRows(1))
+    with pytest.raises(InvalidOption, match="belongs to a query of several tubes: use the option tubes"):
+        one.partitions(of_many, of_many)
+
+
+def test_fenced_query_takes_nothing_from_new_tubes(
+    filled: dict[str, tubes.Tube], several: dict[str, str], queue: tubes.Queue
+) -> None:
+    options = {**several, "consumer": "nightly"}
+    first, second = Query(options), Query(options)
+    first.step()
+    while second.step():
+        pass
+    queue.create_tube("crawl.new").put("x")
+    with pytest.raises(StreamFenced):
+        first.plan()
+    assert second.step()
+    first.crash()
+    second.reader.stop()
+
+
+def test_available_now_goes_on_if_others_have_taken_a_share(queue: tubes.Queue, several: dict[str, str]) -> None:
+    made = {name: queue.create_tube(name) for name in ("crawl.a", "crawl.b", "mail")}
+    made["crawl.a"].put("a")
+    made["crawl.b"].put_many(["b"] * 5)
+    query = Query(several)
+    query.reader.prepareForTriggerAvailableNow()
+    assert made["crawl.a"].take(timeout=0)
+    while query.step(1):
+        pass
+    assert query.data() == ["b"] * 5
+    query.reader.stop()
+
+
+def test_batch_taken_before_a_crash_comes_alone(
+    filled: dict[str, tubes.Tube], several: dict[str, str], queue: tubes.Queue
+) -> None:
+    query = Query(several)
+    query.reader.latestOffset(query.offsets[-1], ReadMaxRows(20))
+    queue.create_tube("crawl.c").put_many(["c"] * 50)
+    query.restart()
+    query.step(20)
+    assert len(query.sink[0]) == 20
+    query.crash()
+
+
+def test_shares_ignore_paused_tubes(filled: dict[str, tubes.Tube], several: dict[str, str]) -> None:
+    filled["crawl.a"].pause()
+    query = Query(several)
+    query.step(13)
+    assert Counter(row["tube"] for row in query.sink[0]) == {"crawl.b": 10, "mail": 3}
+    query.reader.stop()
+
+
+def test_query_continues_with_a_tube_that_was_created_again(
+    filled: dict[str, tubes.Tube], several: dict[str, str], queue: tubes.Queue
+) -> None:
+    query = Query(several)
+    query.step()
+    filled["crawl.b"].drop(force=True)
+    queue.create_tube("crawl.b").put("again")
+    for _ in range(2):
+        query.step()
+    assert query.data() == sorted([*selected(filled), "again"])
+    query.reader.stop()
+
+
+def test_pattern_without_a_tube_reads_nothing(queue: tubes.Queue, url: str) -> None:
+    options = {"url": url, "tubes": "nothing.*"}
+    assert read(options) == []
+    query = Query(options)
+    assert not query.plan()
+    query.reader.stop()
+
+
+@pytest.mark.parametrize("tubes_option", [r"orders\..*", "orders.(eu|us)", "a b", ""])
+def test_regular_expression_is_refused(url: str, tubes_option: str) -> None:
+    with pytest.raises(InvalidOption, match="must"):
+        source({"url": url, "tubes": tubes_option}).reader(schema("id bigint"))
+
+
+def test_user_of_some_tubes_needs_no_rights_to_list_all(queue: tubes.Queue, valkey: LocalServer, url: str) -> None:
+    queue.create_tube("a.1").put("x")
+    queue.create_tube("b.1", "fifo").put("y")
+    client: Any = valkey.client()
+    with client:
+        prefix = url.partition("prefix=")[2]
+        keys = [f"~{prefix}:tubes:{{{name}}}*" for name in ("b.1", "tubes.writes")]
+        client.execute_command("ACL", "SETUSER", "spark", "on", ">secret", *keys, "&*", "+@all")
+    for choice in ({"tube": "b.1"}, {"tubes": "b.1"}):
+        options = {"url": url, **choice, "username": "spark", "password": "secret"}
+        assert [row["data"] for row in read(options)] == ["y"]
+        reader = source(options).streamReader(schema("data string"))
+        reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
+        reader.stop()
+        writer = source(options).writer(
+            schema("tube string, data string" if "tubes" in choice else "data string"), overwrite=False
+        )
+        writer.abort([None])
+
+
 # -- writes ------------------------------------------------------------------------------------------------------------
 
 ROWS = [{"tube": f"crawl.{'ab'[number % 2]}", "data": f"{number}"} for number in range(10)]
@@ -495,3 +633,53 @@ def test_table_of_several_tubes_reads_and_routes(filled: dict[str, tubes.Tube], 
     writer.commit([writer.write(iter([batch]))])
     reader = source({}).reader(table)
     assert "to bob" in [row["data"] for row in rows_of(reader, reader.partitions()) if row["tube"] == "mail"]
+
+
+def test_null_is_not_the_tube_none(queue: tubes.Queue, url: str) -> None:
+    rows: list[dict[str, Any]] = [{"tube": "None", "data": "x"}, {"tube": None, "data": "lost"}]
+    with pytest.raises(InvalidOption, match="tube=None: must match"):
+        write({"url": url, "tubes": "*", "driver": "fifo"}, [rows], ROW)
+    assert stored(queue) == {"None": []}
+
+
+def test_write_id_belongs_to_the_tubes_of_its_write(queue: tubes.Queue, url: str) -> None:
+    for name in ("a", "b"):
+        options = {"url": url, "tubes": f"{name}.*", "driver": "fifo", "writeId": "2026-11-29"}
+        write(options, [[{"tube": f"{name}.1", "data": name}]], ROW)
+    assert stored(queue) == {"a.1": ["a"], "b.1": ["b"]}
+
+
+def test_rows_of_a_dropped_tube_do_not_go_into_its_successor(
+    queue: tubes.Queue, several: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**several, "driver": "fifo", "writeId": "1"}
+    monkeypatch.setattr(bulk_write.Writer, "_put", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write(options, [ROWS], ROW)
+    monkeypatch.undo()
+    queue.tube("crawl.b").drop()
+    queue.create_tube("crawl.b", "fifo").put("mine")
+    write(options, [ROWS], ROW)
+    assert stored(queue) == {"crawl.a": EVEN, "crawl.b": ["mine"]}
+
+
+def test_full_tube_does_not_stop_the_others_of_a_sealed_write(queue: tubes.Queue, several: dict[str, str]) -> None:
+    queue.create_tube("crawl.a", "fifo", capacity=2)
+    queue.create_tube("crawl.b", "fifo")
+    options = {**several, "tubes": "crawl.*", "writeId": "1", "timeout": "0"}
+    with pytest.raises(TubeFull):
+        write(options, [ROWS], ROW)
+    assert stored(queue)["crawl.b"] == ODD
+    queue.tube("crawl.a").alter(capacity=None)
+    write(options, [ROWS], ROW)
+    assert stored(queue) == {"crawl.a": EVEN, "crawl.b": ODD}
+
+
+def test_each_row_is_checked_by_the_driver_of_its_tube(queue: tubes.Queue, url: str) -> None:
+    queue.create_tube("f", "fifo")
+    queue.create_tube("u", "utube")
+    options, ddl = {"url": url, "tubes": "f,u"}, "tube string, utube string, data string"
+    write(options, [[{"tube": "f", "data": "1"}, {"tube": "u", "utube": "x", "data": "2"}]], ddl)
+    assert stored(queue) == {"f": ["1"], "u": ["2"]}
+    with pytest.raises(OptionNotSupported, match="for tube 'f'"):
+        write(options, [[{"tube": "f", "utube": "x", "data": "1"}]], ddl)

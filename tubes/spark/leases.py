@@ -29,7 +29,7 @@ from uuid import uuid4
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from tubes.errors import Facts, TaskNotFound, TubesError, Unreadable
+from tubes.errors import Facts, InvalidOption, TaskNotFound, TubesError, Unreadable
 from tubes.spark.arrow import RecordBatch
 from tubes.spark.columns import Columns
 from tubes.spark.replay import Replay, ReplayPartition
@@ -101,12 +101,18 @@ class Link:
             self.close()
             _stop_on_signal()
             self._queue, self.consumer = self._settings.connect(lease=self._settings.lease), consumer
-        return Stream.open(self._queue, tube, consumer, tubes=",".join(self._settings.tubes))
+        return Stream.open(self._queue, tube, consumer, shares=bool(self._settings.tubes))
 
     def close(self) -> None:
         queue, self._queue = self._queue, None
         if queue is not None:
             queue.admin.detach()
+
+
+def check_offset(offset: _Offset, kind: type, of: str) -> None:
+    if not isinstance(offset["seq"], kind):
+        rule = f"belongs to a query of {of}, or another checkpoint"
+        raise InvalidOption(option="checkpointLocation", value=offset, rule=rule)
 
 
 def default_limit(settings: Settings) -> ReadLimit:
@@ -185,6 +191,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: _Offset, limit: ReadLimit) -> _Offset:
         """Take the next batch. Spark has committed all batches up to `start`."""
+        check_offset(start, int, "several tubes: use the option tubes")
         stream = self._open(start["consumer"])
         self._join_background()
         done, now = start["seq"], time.monotonic()
@@ -210,6 +217,17 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch = time.monotonic()
         self._last_offered = batch
         return _offset(stream.name, batch, replay)
+
+    def look(self, start: _Offset) -> tuple[int, bool]:
+        """Return the number of ready tasks (0: the tube is paused), and True if a batch was taken, but not planned."""
+        stream = self._open(start["consumer"])
+        found = stream.tube.statistics()
+        return 0 if found.paused else found.tasks["ready"], stream.last > max(start["seq"], stream.first - 1)
+
+    def check(self) -> None:
+        """Raise `StreamFenced` if another query has opened the stream."""
+        if self._stream is not None:
+            self._stream.claim.check(self._stream.tube)
 
     def _take(self, stream: Stream, batch: int, count: int) -> None:
         if self.budget is not None:
@@ -259,6 +277,7 @@ class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: _Offset, end: _Offset) -> list[InputPartition]:
         """Split batches into partitions. After a crash, take tasks again that the lease has lost, if they are free."""
+        check_offset(end, int, "several tubes: use the option tubes")
         stream = self._open(end["consumer"])
         # Never plan a batch before the ack of the last one: at most one committed batch is not acked.
         self._join_ack()

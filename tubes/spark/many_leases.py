@@ -2,7 +2,7 @@
 
 An offset is `{"consumer": name, "seq": {tube: n}}`: the consumer, and the last batch of each tube. Tubes are listed for
 each batch, so the query also takes from tubes that were created since. Of a batch's tasks each tube gets an equal
-share; what a tube cannot use goes to the others.
+share; what a tube does not need goes to the others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -18,9 +18,9 @@ from uuid import uuid4
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from tubes.errors import Facts, TubeNotFound
+from tubes.errors import Facts, StreamFenced, TubeNotFound
 from tubes.spark.arrow import RecordBatch
-from tubes.spark.leases import LeasePartition, LeaseReader, Link, bound, count_partitions, default_limit
+from tubes.spark.leases import LeasePartition, LeaseReader, Link, bound, check_offset, count_partitions, default_limit
 from tubes.spark.snapshot import Parts
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from tubes.spark.settings import Settings
 
 #: Field of a progress report -> the function that combines the values of all tubes.
+_COUNTS: Final = "ready", "taken", "delayed", "buried", "leftOut"
 _COMBINE: Final[dict[str, Callable[[list[Any]], Any]]] = {
-    **dict.fromkeys(("ready", "taken", "delayed", "buried", "leftOut"), sum), "oldest": max, "lease": min,
+    **dict.fromkeys(_COUNTS, sum), "oldest": max, "lease": min,
 }  # fmt: skip
 _log = logging.getLogger("tubes")
 
@@ -66,6 +67,8 @@ class ManyLeases(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._budgets: dict[str, int] | None = None
         self._last_batch = time.monotonic()
         self._turn = 0
+        #: Tubes that were dropped while this query used them.
+        self._dropped: set[str] = set()
 
     def __getstate__(self) -> dict[str, object]:
         # Executors get copies, which do not need the driver's connection.
@@ -86,12 +89,7 @@ class ManyLeases(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Facts, limit: ReadLimit) -> Facts:
         """Take the next batch of each tube. Spark has committed all batches up to `start`."""
         total = bound(self._settings, limit)
-        if self._budgets is None:
-            wanted = self._count_ready()
-            if self._should_wait(sum(wanted.values())):
-                wanted = dict.fromkeys(wanted, 0)
-        else:
-            wanted = {name: self._reader(name).budget or 0 for name in self._budgets}
+        wanted = self._look(start)
         shares = share_out(total, wanted, self._turn)
         self._turn += total
         tubes = sum(map(bool, shares.values()))
@@ -102,10 +100,43 @@ class ManyLeases(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 reader.max_bytes = max(self._settings.max_bytes // max(tubes, 1), 1)
             with self._unless_dropped(name):
                 seq[name] = reader.latestOffset(_offset_of(start, name), ReadMaxRows(share))["seq"]
-        if all(number <= start["seq"].get(name, 0) for name, number in seq.items()):
-            return start
+        idle = [name for name, number in seq.items() if number <= start["seq"].get(name, 0)]
+        if len(idle) == len(seq):
+            if self._budgets is None or not any(shares.values()):
+                return start
+            for name in idle:  # Other consumers have taken the tasks of these tubes, so the others get the shares.
+                if shares[name]:
+                    self._reader(name).budget = 0
+            return self.latestOffset(start, limit)
         self._last_batch = time.monotonic()
         return {"consumer": start["consumer"], "seq": {name: number for name, number in seq.items() if number}}
+
+    def _look(self, start: Facts) -> dict[str, int]:
+        """Return how many tasks each tube may give."""
+        check_offset(start, dict, "one tube: use the option tube")
+        with self._settings.share() as queue:
+            names = self._settings.names(queue) if self._budgets is None else [*self._budgets]
+        if not self._readers.keys() >= {*names}:
+            # Another query of this consumer must not lose the tubes that this one has not opened yet.
+            for reader in self._readers.values():
+                with suppress(TubeNotFound):
+                    reader.check()
+                    break
+        for name in start["seq"].keys() - names - self._dropped:  # The query was restarted with other tubes.
+            with self._unless_dropped(name):
+                self._reader(name).commit(_offset_of(start, name))
+        ready: dict[str, int] = {}
+        is_pending = False
+        for name in names:
+            with self._unless_dropped(name):
+                ready[name], has_batch = self._reader(name).look(_offset_of(start, name))
+                is_pending |= has_batch
+        budgets = {name: self._readers[name].budget for name in ready}
+        wanted = {name: count if (left := budgets[name]) is None else left for name, count in ready.items()}
+        # A batch that was taken before a crash comes alone, so that the limit holds.
+        if is_pending or self._should_wait(sum(wanted.values())):
+            return dict.fromkeys(wanted, 0)
+        return wanted
 
     def _count_ready(self) -> dict[str, int]:
         ready: dict[str, int] = {}
@@ -117,11 +148,14 @@ class ManyLeases(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _should_wait(self, ready: int) -> bool:
         minimum, delay = self._settings.min_tasks, self._settings.max_delay
-        return minimum is not None and ready < minimum and time.monotonic() - self._last_batch < delay
+        if minimum is None or self._budgets is not None:
+            return False
+        return ready < minimum and time.monotonic() - self._last_batch < delay
 
     def partitions(self, start: Facts, end: Facts) -> list[InputPartition]:
         """Split the batches of all tubes into partitions, and combine the parts of small batches."""
         parts: list[tuple[str, LeasePartition]] = []
+        check_offset(end, dict, "one tube: use the option tube")
         for name in end["seq"]:
             offsets = _offset_of(start, name), _offset_of(end, name)
             with self._unless_dropped(name):
@@ -150,7 +184,8 @@ class ManyLeases(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         known = {key: [found[key] for found in tubes.values() if found[key] is not None] for key in _COMBINE}
         totals = {key: combine(known[key]) if known[key] else None for key, combine in _COMBINE.items()}
-        return {"consumer": self._link.consumer, **totals, "tubes": tubes}
+        busy = {name: found for name, found in tubes.items() if any(found[key] for key in _COUNTS)}
+        return {"consumer": self._link.consumer, **totals, "tubes": busy}
 
     def stop(self) -> None:
         """Leave the tasks to the next run of the query, as long as the lease lasts."""
@@ -167,24 +202,41 @@ class ManyLeases(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @contextmanager
     def _unless_dropped(self, name: str) -> Generator[None]:
-        """Forget a tube that was selected by a pattern if it is dropped during the block."""
+        """Forget a tube that is dropped during the block. If it was created again, the next batch continues with it.
+
+        Raises `TubeNotFound` if the option names it, and it does not exist any more.
+        """
         try:
             yield
         except TubeNotFound:
-            with self._settings.share() as queue:
-                if name in self._settings.named or name in queue.tubes():
-                    raise
+            exists = self._exists(name)
+            if name in self._settings.named and not exists:
+                raise
             reader = self._readers.pop(name, None)
             if reader is not None:
                 reader.leave()
-            _log.warning("tube %r was dropped: the query continues without it", name)
+            if not exists:
+                self._dropped.add(name)
+            _log.warning("tube %r was dropped%s", name, ", and created again" if exists else "")
+
+    def _exists(self, name: str) -> bool:
+        with self._settings.share() as queue:
+            return name in replace(self._settings, tube=name, tubes=()).existing(queue)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the tasks of a partition: see `LeaseReader.read`. Runs on executors."""
         assert isinstance(partition, Parts)
         for name, part in partition.parts:
             with self._unless_dropped(name):
-                yield from LeaseReader(self._settings.of(name), self._schema).read(part)
+                with self._settings.share() as queue:
+                    part.claim.check(queue.tube(name))
+                try:
+                    yield from LeaseReader(self._settings.of(name), self._schema).read(part)
+                except TubeNotFound:
+                    if not self._exists(name):
+                        raise
+                    # Rows of another tube of this name may have been read.
+                    raise StreamFenced(stream=part.claim.stream, tube=name) from None
 
 
 def _offset_of(offset: Facts, tube: str) -> Facts:

@@ -193,7 +193,8 @@ class Payload:
         if number is not None:
             context = TaskContext.get()
             partition = "" if context is None else f" of partition {context.partitionId()}"
-            words = [f"row {number}{partition}{self._identify(row, path)}"]
+            tube = f" for tube {row.column('tube')[0].as_py()!r}" if self.settings.tubes else ""
+            words = [f"row {number}{partition}{self._identify(row, path)}{tube}"]
         if path:
             words.append(f"column {path}")
         return type(error)(**{**error.facts, "row": ", ".join(words)}) if words else error
@@ -257,7 +258,7 @@ def _check_routes(types: dict[str, str]) -> None:
     """Check that a frame for several tubes names the tube of each row."""
     if not types.get("tube", "").startswith(("string", "char", "varchar")):
         rule = "needs a column tube of strings, which names the tube of each row; for one tube use the option tube"
-        raise InvalidOption(option="tubes", value=types.get("tube"), rule=rule)
+        raise InvalidOption(option="columns", value=list(types), rule=rule)
 
 
 def _values(column: Array) -> list[Any]:

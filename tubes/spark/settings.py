@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -18,7 +18,7 @@ from tubes.drivers.registry import Registry
 from tubes.errors import Facts, InvalidOption, TubeNotFound
 from tubes.spark.address import OPTIONS as ADDRESS_OPTIONS
 from tubes.spark.address import Address
-from tubes.spark.server.bulk_write import WRITE_EXPIRY, Writer
+from tubes.spark.server.bulk_write import Writer
 from tubes.spark.workers import shared_queue
 
 if TYPE_CHECKING:
@@ -37,7 +37,11 @@ _NO_OPTIONS: Final[Mapping[str, str]] = {}
 _Known = dict[str, tuple[str, Callable[[str, str], object]]]
 #: The hidden tube that records writes to several tubes.
 _WRITES: Final = "tubes.writes"
+#: Seconds after which it expires without use: ten years, since writes do not count as use.
+_WRITES_IDLE: Final = 10 * 365 * 24 * 3600.0
 _WILDCARDS: Final = frozenset("*?[")
+#: A name of a tube, with wildcards.
+_PATTERN: Final = re.compile(r"[A-Za-z0-9_\-.:+/;$()*?\[\]!]+")
 _STATES: Final = {"ready": "r", "taken": "t", "buried": "!", "delayed": "~", "done": "-"}
 #: The states of tasks that are not done.
 _LIVING: Final = frozenset(_STATES.values()) - {"-"}
@@ -102,27 +106,33 @@ class Settings:
         return any(fnmatchcase(tube, pattern) for pattern in self.tubes)
 
     def existing(self, queue: Queue) -> list[str]:
-        """Return the tubes that exist among those of this read or write, sorted."""
-        return [name for name in queue.tubes() if name == self.tube or self.matches(name)]
+        """Return the tubes that exist among those of this read or write, sorted. Only patterns need a list of tubes."""
+        found: set[str] = set()
+        if len(self.named) < len(self.tubes):
+            found.update(filter(self.matches, queue.tubes()))
+        for name in self.named - found:
+            with suppress(TubeNotFound):
+                found.add(queue.tube(name).name)
+        return sorted(found)
 
     def writer(self, queue: Queue) -> Writer:
         """Return the writer that records all-or-nothing writes: in the tube, or for several tubes in a hidden one."""
         if not self.tubes:
             return Writer(self.find(queue))
-        tube = queue.admin._hidden_tube(_WRITES, WRITE_EXPIRY / 1000, kept=True)
+        tube = queue.admin._hidden_tube(_WRITES, _WRITES_IDLE, kept=True)
         return Writer(tube, queue.tube)
 
     def names(self, queue: Queue) -> list[str]:
         """Return the tubes to read, sorted. Raises `TubeNotFound` for a tube that is named, but does not exist."""
         names = self.existing(queue)
-        for named in (self.named if self.tubes else {self.tube}) - {*names}:
+        for named in self.named.difference(names):
             self.of(named)._find_existing(queue)
         return names
 
     @property
     def named(self) -> frozenset[str]:
-        """The names in `tubes` that are no patterns."""
-        return frozenset(name for name in self.tubes if not _WILDCARDS & set(name))
+        """The tube, or the names in `tubes` that are no patterns."""
+        return frozenset(name for name in self.tubes or (self.tube,) if not _WILDCARDS & set(name))
 
     def find(self, queue: Queue) -> Tube:
         """Return the tube. A write with `driver` creates it if it does not exist, and refuses one of another driver."""
@@ -131,14 +141,18 @@ class Settings:
         return self._find_existing(queue)
 
     def find_drivers(self, queue: Queue) -> list[Driver]:
-        """Return the drivers of the tubes to write, as far as they are named, or of the tubes that a write creates."""
-        return [self.of(name)._find_driver(queue) for name in (self.named if self.tubes else [self.tube])]
+        """Return the drivers that each put must suit: that of the tube, or of the tubes that the write creates.
 
-    def _find_driver(self, queue: Queue) -> Driver:
-        if self.driver is not None and self.tube not in queue.tubes():
-            return Registry().find(self.driver)
-        driver: Driver = self._find_existing(queue).driver
-        return driver
+        Of several tubes each may have another driver, so each row is checked with that of its tube.
+        """
+        if self.tubes:
+            return [] if self.driver is None else [Registry().find(self.driver)]
+        try:
+            return [self._find_existing(queue).driver]
+        except TubeNotFound:
+            if self.driver is None:
+                raise
+            return [Registry().find(self.driver)]
 
     def _find_existing(self, queue: Queue) -> Tube:
         try:
@@ -244,8 +258,11 @@ def _text(name: str, value: str) -> str:
 
 def _names(name: str, value: str) -> tuple[str, ...]:
     words = tuple(word.strip() for word in value.split(","))
-    if "" in words:
-        rule = "must be names or patterns of tubes, separated by commas, such as crawl.*,mail"
+    if not all(map(_PATTERN.fullmatch, words)):
+        rule = (
+            "must be names or patterns of tubes, separated by commas, such as crawl.*,mail: * stands for any text, "
+            "? for one character, [ab] for a or b; a regular expression is not a pattern"
+        )
         raise InvalidOption(option=name, value=value, rule=rule)
     return words
 
@@ -327,7 +344,7 @@ def _parse_quantity(name: str, value: str, units: Mapping[str, float], rule: str
 
 
 def _seconds(name: str, value: str) -> float:
-    rule = "must be a number of seconds, or a number with a unit, such as 500ms, 30s, 15m, 1h or 3d"
+    rule = "must be a number of seconds, at least 0, or a number with a unit, such as 500ms, 30s, 15m, 1h or 3d"
     seconds = _parse_quantity(name, value, {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 24 * 3600}, rule)
     OF_TASKS["ttl"](name, seconds)
     return seconds

@@ -31,9 +31,9 @@ class Writers:
 
     def of(self, tube: object) -> Writer:
         """Return the writer for a value of the column `tube`, or of the only tube."""
-        name = str(tube) if self._settings.tubes else self._settings.tube
-        if name not in self._found:
-            if self._settings.tubes and not (tube and self._settings.matches(name)):
+        name = tube if self._settings.tubes else self._settings.tube
+        if not isinstance(name, str) or name not in self._found:
+            if not isinstance(name, str) or (self._settings.tubes and not self._settings.matches(name)):
                 rule = f"must match the option tubes, {','.join(self._settings.tubes)!r}"
                 raise InvalidOption(option="tube", value=tube, rule=rule)
             self._found[name] = Writer(self._settings.of(name).find(self._queue))
@@ -85,7 +85,9 @@ class BatchWriter(Sink, DataSourceArrowWriter):
 
     def __init__(self, settings: Settings, payload: Payload) -> None:
         super().__init__(settings, payload)
-        self._name: Final = f"batch:{settings.write_id}" if settings.write_id else uuid4().hex
+        # Writes to other tubes have names of their own.
+        scope = "".join(f"{name}," for name in sorted(settings.tubes))
+        self._name: Final = f"batch:{scope}{settings.write_id}" if settings.write_id else uuid4().hex
         #: True if an earlier job has uploaded all rows of this `writeId`.
         self._is_known = False
         if settings.write_id:

@@ -79,7 +79,8 @@ class SnapshotReader(DataSourceReader):
                     parts.append((name, part))
                     sizes.append(size)
         count = self._settings.num_partitions or -(-sum(sizes) // _PARTITION) or 1
-        return [*Parts.combine(parts, sizes, count)]
+        # For an empty list Spark would read a partition of its own.
+        return [*Parts.combine(parts, sizes, count)] or [Parts([])]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the tasks of a partition. Runs on executors."""

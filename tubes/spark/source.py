@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from tubes.spark.leases import LeaseReader
     from tubes.spark.many_leases import ManyLeases
     from tubes.spark.stream_sink import StreamWriter
+
+_log = logging.getLogger("tubes")
 
 
 @contextmanager
@@ -72,7 +75,8 @@ class TubesDataSource(DataSource):
         settings = stream_settings(self.options, recall(schema, self.options))
         reader = ManyLeases(settings, schema) if settings.tubes else LeaseReader(settings, schema)
         with settings.connect() as queue:
-            settings.names(queue)
+            if not settings.names(queue):
+                _log.warning("the option tubes, %r, matches no tube yet", ",".join(settings.tubes))
         return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

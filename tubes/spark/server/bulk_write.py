@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
-from tubes.errors import TubeFull, TubeNotFound, Unreadable, WriteAborted
+from tubes.errors import ServerRefused, TubeFull, TubeNotFound, Unreadable, WriteAborted
 from tubes.redis.bulk import BulkTube, ErrorReply, Reply, Word, bytes_of, list_of, number_of, pack, packed, reading
 
 if TYPE_CHECKING:
@@ -212,6 +212,10 @@ class Writer:
         """Return the writer of a tube of this write."""
         return self if tube == self.tube.name or self._find is None else Writer(self._find(tube))
 
+    def _born(self) -> str:
+        (born,) = self._bulk.run_commands(pack("HGET", self._bulk.key, "born"))
+        return bytes_of(born).decode()
+
     def _wait_for_room(self, tasks: int, deadline: float) -> None:
         room = self._bulk.options.get("capacity")
         while room and tasks + self.tube.statistics().tasks["total"] > room:
@@ -227,8 +231,8 @@ class Writer:
             if writer is not self:
                 # Chunks staged for an earlier tube of this name must not be put into the present one. The seal checks
                 # those of its own tube.
-                (born,) = writer._bulk.run_commands(pack("HGET", writer._bulk.key, "born"))
-                missing += sum(chunk.born.encode() != born for chunk in chunks)
+                born = writer._born()
+                missing += sum(chunk.born != born for chunk in chunks)
             for first in range(0, len(chunks), _KEEP_BATCH):
                 names = [chunk.name for chunk in chunks[first : first + _KEEP_BATCH]]
                 missing += number_of(writer._call("write_keep", WRITE_EXPIRY, *names))
@@ -237,7 +241,8 @@ class Writer:
     def _seal(self, name: str, number: int, plan: list[StagedChunk], missing: int) -> tuple[str, list[str]] | None:
         """Fix the chunks of a write, and return the number and chunks of the next write to finish, or None."""
         words = " ".join(
-            f"{chunk.name} {chunk.tasks} {chunk.words} {chunk.keyed:d} {quote(chunk.tube)}" for chunk in plan
+            f"{chunk.name} {chunk.tasks} {chunk.words} {chunk.keyed:d} {quote(chunk.tube)} {chunk.born}"
+            for chunk in plan
         )
         born = " ".join({chunk.born for chunk in plan if chunk.tube == self.tube.name})
         reply = self._call("write_seal", name, number, words, missing, WRITE_EXPIRY, born)
@@ -251,17 +256,25 @@ class Writer:
         count = 0
         with reading(self._describe(name)):
             plan = [
-                (unquote(tube), (keyed == "1", int(tasks), chunk, int(words)))
-                for chunk, tasks, words, keyed, tube in zip(*(iter(chunks),) * 5, strict=True)
+                (unquote(tube), born, (keyed == "1", int(tasks), chunk, int(words)))
+                for chunk, tasks, words, keyed, tube, born in zip(*(iter(chunks),) * 6, strict=True)
             ]
-        for tube, part in groupby(plan, key=itemgetter(0)):
+        full: TubeFull | None = None
+        for (tube, born), part in groupby(plan, key=itemgetter(0, 1)):
             with suppress(*self._tolerated):
                 writer = self._of(tube)
-                for _, chunk_args in part:
-                    count += writer._put(*chunk_args, (), timeout)
+                if writer is not self and writer._born() != born:
+                    continue
+                try:
+                    for *_, chunk_args in part:
+                        count += writer._put(*chunk_args, (), timeout)
+                except TubeFull as error:
+                    full = error
+        if full is not None:
+            raise full
         is_done = self._call("write_done", name, number, expiry)
         # If the write is already done, other processes have put the remaining chunks.
-        if not is_done and count < sum(args[1] for _, args in plan):
+        if not is_done and count < sum(args[1] for *_, args in plan):
             raise WriteAborted(write=name, tube=self._bulk.name, why="the server has lost the uploaded tasks")
         return count
 
@@ -270,8 +283,9 @@ class Writer:
         count = 0
         others = self._call("write_others", ABANDONED)
         for name, number, chunks in zip(*(map(bytes_of, list_of(others)),) * 3, strict=True):
-            # Other writes that do not fit, or whose chunks are lost, must not make this one fail.
-            with suppress(TubeFull, WriteAborted):
+            # Other writes that do not fit, whose chunks are lost, or whose tubes this user may not use, must not make
+            # this one fail.
+            with suppress(TubeFull, WriteAborted, ServerRefused):
                 try:
                     with reading(self._describe(name)):
                         words = name.decode(), number.decode(), chunks.decode().split()

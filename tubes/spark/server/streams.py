@@ -142,15 +142,17 @@ class Stream:
         self._next = 0
 
     @classmethod
-    def open(cls, queue: Queue, tube: str, name: str, *, tubes: str = "") -> Stream:
+    def open(cls, queue: Queue, tube: str, name: str, *, shares: bool = False) -> Stream:
         """Continue the stream of this name, or start it, and fence off the process that had it open.
 
-        `queue` must be used by this stream alone, or by the streams of one name with the same `tubes`: it joins their
-        session, which lives for `session_ttl` seconds after the process has ended. End it with `detach`: `close` would
-        release the tasks that are not done.
+        `queue` must be used by this stream alone, or with `shares` by streams of this name: it joins their session,
+        which lives for `session_ttl` seconds after the process has ended. End it with `detach`: `close` would release
+        the tasks that are not done.
         """
         text("stream", name)
-        digest = sha1(f"{tubes or tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
+        digest = sha1(
+            f"{'' if shares else tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False
+        ).digest()
         # Other processes may use the same session, since replies are stored per caller. UUID version 5 marks a stream.
         join_session(queue, UUID(bytes=digest[:16], version=5).hex)
         stream = cls(queue.tube(tube), name)
