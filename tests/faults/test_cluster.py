@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
@@ -185,7 +185,7 @@ def test_a_tube_whose_slot_moves_loses_nothing(cluster: Cluster, ledger: Ledger,
 
 
 @contextmanager
-def moving(cluster: Cluster, slot: int) -> Iterator[Any]:
+def moving(cluster: Cluster, slot: int) -> Generator[Any]:
     """Begin to move a slot without moving a key; yield a client of its node."""
     node = cluster.clients[cluster.owner(slot)]
     other = cluster.clients[(cluster.owner(slot) + 1) % 3].execute_command("CLUSTER", "MYID").decode()
