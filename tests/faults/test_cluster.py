@@ -224,7 +224,11 @@ def test_no_function_runs_on_a_tube_whose_slot_is_moving(cluster: Cluster) -> No
 
 def test_functions_of_no_tube_run_while_their_slot_is_moving(cluster: Cluster) -> None:
     """They use one key, which the slot still has: the server would refuse any other."""
-    words = {"tube_names": ("add", "t"), "rate": (1, 1, 1), "session": ("publish", 10**6, "", "t", 10**6, "c")}
+    words = {
+        "tube_names": ("add", "t"),
+        "rate": (60 * 10**6, 60 * 10**6, 1),  # The key lives for a minute.
+        "session": ("publish", 10**6, "", "t", 10**6, "c"),
+    }
     assert words.keys() == {name for name, function in FUNCTIONS.items() if "alone" in function.traits}
     with tubes.connect(f"{cluster.url}?prefix={uuid4().hex}") as queue:
         store = cast("RedisConnection", queue._connection).store
