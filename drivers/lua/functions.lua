@@ -88,7 +88,7 @@ local LIST = {
   { 'damage', Tube.damage, 'none', 'tube', '' },
   { 'tube_drivers', Tube.tube_drivers, 'list', 'tube reads', '' },
   { 'tube_names', Tube.tube_names, 'none list', 'tube alone', '' },
-  { 'ping', Tube.ping, 'bytes', 'tube reads', '' },
+  { 'ping', Tube.ping, 'bytes', 'tube alone reads', '' },
   { 'rate', Tube.rate, 'number', 'tube alone', '' },
   { 'trial', Tube.trial, 'bytes', 'tube reads', '' },
   -- Sessions and waiting.

@@ -16,8 +16,9 @@ _SLOTS = 16384
 class Cluster(Servers):
     """Three masters without replicas, each with a third of the slots, that persist their state."""
 
-    def __init__(self, program: str = "valkey") -> None:
-        super().__init__(program, 3, cluster_enabled="yes", cluster_node_timeout=1000, **OUTLIVES_KILLS)
+    def __init__(self, program: str = "valkey", **settings: str) -> None:
+        settings = {**OUTLIVES_KILLS, **settings}
+        super().__init__(program, 3, cluster_enabled="yes", cluster_node_timeout=1000, **settings)
         for number, client in enumerate(self.clients):
             first, last = number * _SLOTS // 3, (number + 1) * _SLOTS // 3 - 1
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)

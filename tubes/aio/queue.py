@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from functools import partial
 from types import CoroutineType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, overload
 from uuid import UUID
 
 from typing_extensions import Unpack
@@ -23,8 +23,16 @@ from tubes.backend.take_any import AnyOf, check_tube_list, order_ports
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import LoopWaiter
 from tubes.drivers.driver import Driver, check_namespace
-from tubes.drivers.options import Seconds, micros
-from tubes.errors import CodecError, InvalidOption, TubeExists, TubeNotFound, TubesError, did_you_mean
+from tubes.drivers.options import SECOND, Seconds, micros
+from tubes.errors import (
+    CodecError,
+    ConnectionLost,
+    InvalidOption,
+    TubeExists,
+    TubeNotFound,
+    TubesError,
+    did_you_mean,
+)
 from tubes.values.batch import check_limit
 from tubes.values.codecs import Codec
 from tubes.values.options import PutOptions, TubeOptions
@@ -42,6 +50,8 @@ if TYPE_CHECKING:
     from tubes.sync.queue import Queue
 
 P = ParamSpec("P")
+#: Microseconds for which a call that waits on tubes of a cluster leaves out those of a dead node.
+_LOOK_AGAIN: Final = SECOND
 
 
 def connect(
@@ -315,12 +325,35 @@ class AsyncQueue:
         O(1) for each tube.
 
         Raises `TubeNotFound` if a tube does not exist, or is dropped while the call waits, and `InvalidOption` for an
-        empty list or a tube of another queue.
+        empty list or a tube of another queue. In a cluster the call leaves out the tubes of a node that does not reply,
+        and raises `ConnectionLost` if no node replies.
 
         `Queue.take_any` shows an example.
         """
         patience = None if timeout is None else micros("timeout", timeout)
         named: list[AsyncTube | str] = check_tube_list(tubes, fair, AsyncTube, self._connection, order)
+        end = self._connection.micros() + patience if patience else 0
+        while True:
+            reply = self._connection.reachable(named)
+            living = await reply if type(reply) is CoroutineType else reply
+            left = max(end - self._connection.micros(), 0) if patience else patience
+            span = left
+            if len(living) < len(named):  # Look again soon for the tubes of a dead node.
+                span = _LOOK_AGAIN if left is None else min(left, _LOOK_AGAIN)
+            try:
+                task = await self._take_from(living, span, fair, ttr, order)
+            except ConnectionLost:
+                reply = self._connection.reachable(living)
+                still_living = await reply if type(reply) is CoroutineType else reply
+                if len(still_living) == len(living):
+                    raise
+                continue
+            if task is not None or span == left:
+                return task
+
+    async def _take_from(
+        self, named: list[AsyncTube | str], patience: int | None, fair: bool, ttr: Seconds | None, order: str
+    ) -> AsyncTask | None:
         found = [await self._find_tube(one) if isinstance(one, str) else one for one in named]
         ports = order_ports([tube._port for tube in found], fair)
         task: AsyncTask | None
@@ -467,6 +500,7 @@ class AsyncQueueAdmin:
 
         On a server one call reads 200 tubes, in a cluster one. The call opens no session in the tubes, and does not
         move due tasks: see `Overview.due_lag`. O(1) for each tube; in memory O(n) of the lanes and sessions.
+        In a cluster the tubes of a node that does not reply are left out, and a warning names them.
         `ages`: include `oldest_ready_age`, by one more call for each tube that has a ready task. The age is also None
         if this process does not know the tube's driver.
 

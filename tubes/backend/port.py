@@ -248,6 +248,10 @@ class ConnectionBase:
         """True if the connection cannot change the store: a folder opened with `mode=read`."""
         return False
 
+    def reachable(self, tubes: list[Any]) -> Any:
+        """Return the tubes and names of tubes whose node replies, all if none does; in an async cluster a coroutine."""
+        return tubes
+
     def find_driver(self, name: str) -> Driver:
         """Return the driver of this name. Raises `DriverNotFound`."""
         return self.store.registry.find(name)

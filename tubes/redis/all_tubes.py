@@ -27,6 +27,8 @@ _TUBES_PER_CALL: Final = 200
 _NAMES_PER_CALL: Final = 1000
 #: The maximum number of calls of a function that has to do other work first.
 _MAX_CALLS: Final = 100
+#: Why a tube of a dead node is left out.
+_NO_REPLY: Final = "its node does not reply"
 
 
 def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[dict[str, Overview], dict[str, object]]]:
@@ -38,7 +40,11 @@ def overview(store: RedisStore, names: list[str], *, ages: bool) -> Flow[tuple[d
     unreadable: dict[str, object] = {}
     for batch in batches_of(names, 1 if store.server.moving else _TUBES_PER_CALL):
         keys = [store.key(name) for name in batch]
-        now, *rows = list_of((yield from store.run_plain_script("overview", keys[0], store.now(), *keys)))
+        reply = yield from store.ask_node("overview", keys[0], store.now(), *keys)
+        if reply is None:
+            unreadable[batch[0]] = _NO_REPLY
+            continue
+        now, *rows = list_of(reply)
         for name, row in zip(batch, rows, strict=True):
             if row is None:
                 continue
@@ -73,8 +79,11 @@ def existing_names(store: RedisStore, names: list[str]) -> Flow[tuple[list[str],
     unreadable: dict[str, object] = {}
     for batch in batches_of(names, 1 if store.server.moving else _NAMES_PER_CALL):
         keys = [store.key(name) for name in batch]
-        drivers = list_of((yield from store.run_plain_script("tube_drivers", keys[0], *keys)))
-        for name, driver in zip(batch, drivers, strict=True):
+        reply = yield from store.ask_node("tube_drivers", keys[0], *keys)
+        if reply is None:
+            unreadable[batch[0]] = _NO_REPLY
+            continue
+        for name, driver in zip(batch, list_of(reply), strict=True):
             try:
                 if driver is not None and validation.driver_name(name, driver):
                     found.append(name)

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import uuid4
 
 from tubes.backend.port import ConnectionBase, check_session_uuid
@@ -216,6 +216,18 @@ class RedisConnection(ConnectionBase, PortConnection):  # pyright: ignore[report
         self.store.leave_out(invalid)
         return found
 
+    def reachable(self, tubes: list[Any]) -> Any:
+        """Return the tubes and names of tubes whose node replies; all if none does."""
+        return self.run(self._reachable(tubes)) if self.store.server.moving else tubes
+
+    def _reachable(self, tubes: list[Any]) -> Flow[list[Any]]:
+        found: list[Any] = []
+        for tube in tubes:
+            key = self.store.key(tube if isinstance(tube, str) else tube.name)
+            if (yield from self.store.health.replies(key)):
+                found.append(tube)
+        return found or tubes
+
     def examine(self, name: str, repairs: bool) -> list[Problem]:
         """Return the problems of a tube; `repairs`: repair them too."""
         self.check()
@@ -237,16 +249,23 @@ class RedisConnection(ConnectionBase, PortConnection):  # pyright: ignore[report
         return (yield from self._all_in(self.store.namespaces, "the name of a namespace"))
 
     def _all_in(self, key: str, kind: str) -> Flow[list[str]]:
-        """Return the names in a stored set, sorted."""
+        """Return the names in a stored set, sorted; the names read last if the node that has it is dead."""
+        listed = self.store.listed.get(key)
+        read = self.store.run_plain_script if listed is None else self.store.ask_node
         names: set[bytes] = set()
         cursor = b"0"
         while True:
-            next_cursor, batch = list_of((yield from self._change_names(key, "some", cursor)))
+            reply = yield from read("tube_names", key, "some", cursor, what=key)
+            if reply is None and listed is not None:
+                return listed
+            next_cursor, batch = list_of(reply)
             names.update(map(bytes_of, list_of(batch)))
             cursor = bytes_of(next_cursor)
             if cursor == b"0":
                 known, invalid = validation.names(names)
                 self.store.leave_out(dict.fromkeys(invalid, f"is not {kind}"))
+                if self.store.server.moving:
+                    self.store.listed[key] = known
                 return known
 
     def _change_names(self, key: str, action: str, name: str | bytes) -> Flow[Reply]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, overload
 from uuid import UUID
 
 from typing_extensions import Unpack
@@ -20,8 +20,16 @@ from tubes.backend.take_any import AnyOf, check_tube_list, order_ports
 from tubes.backend.url import DEFAULT_URL
 from tubes.backend.waiters import ThreadWaiter
 from tubes.drivers.driver import Driver, check_namespace
-from tubes.drivers.options import Seconds, micros
-from tubes.errors import CodecError, InvalidOption, TubeExists, TubeNotFound, TubesError, did_you_mean
+from tubes.drivers.options import SECOND, Seconds, micros
+from tubes.errors import (
+    CodecError,
+    ConnectionLost,
+    InvalidOption,
+    TubeExists,
+    TubeNotFound,
+    TubesError,
+    did_you_mean,
+)
 from tubes.sync.task import Task
 from tubes.sync.tube import Tube
 from tubes.values.batch import check_limit
@@ -41,6 +49,8 @@ if TYPE_CHECKING:
     from tubes.aio.queue import AsyncQueue
 
 P = ParamSpec("P")
+#: Microseconds for which a call that waits on tubes of a cluster leaves out those of a dead node.
+_LOOK_AGAIN: Final = SECOND
 
 
 def connect(
@@ -330,7 +340,8 @@ class Queue:
         O(1) for each tube. With threads on a server a waiting call uses a thread for each tube.
 
         Raises `TubeNotFound` if a tube does not exist, or is dropped while the call waits, and `InvalidOption` for an
-        empty list or a tube of another queue.
+        empty list or a tube of another queue. In a cluster the call leaves out the tubes of a node that does not reply,
+        and raises `ConnectionLost` if no node replies.
 
         >>> import tubes
         >>> with tubes.connect() as queue:
@@ -341,6 +352,26 @@ class Queue:
         """
         patience = None if timeout is None else micros("timeout", timeout)
         named: list[Tube | str] = check_tube_list(tubes, fair, Tube, self._connection, order)
+        end = self._connection.micros() + patience if patience else 0
+        while True:
+            living = self._connection.reachable(named)
+            left = max(end - self._connection.micros(), 0) if patience else patience
+            span = left
+            if len(living) < len(named):  # Look again soon for the tubes of a dead node.
+                span = _LOOK_AGAIN if left is None else min(left, _LOOK_AGAIN)
+            try:
+                task = self._take_from(living, span, fair, ttr, order)
+            except ConnectionLost:
+                still_living = self._connection.reachable(living)
+                if len(still_living) == len(living):
+                    raise
+                continue
+            if task is not None or span == left:
+                return task
+
+    def _take_from(
+        self, named: list[Tube | str], patience: int | None, fair: bool, ttr: Seconds | None, order: str
+    ) -> Task | None:
         found = [self._find_tube(one) if isinstance(one, str) else one for one in named]
         ports = order_ports([tube._port for tube in found], fair)
         task: Task | None
@@ -484,6 +515,7 @@ class QueueAdmin:
 
         On a server one call reads 200 tubes, in a cluster one. The call opens no session in the tubes, and does not
         move due tasks: see `Overview.due_lag`. O(1) for each tube; in memory O(n) of the lanes and sessions.
+        In a cluster the tubes of a node that does not reply are left out, and a warning names them.
         `ages`: include `oldest_ready_age`, by one more call for each tube that has a ready task. The age is also None
         if this process does not know the tube's driver.
 

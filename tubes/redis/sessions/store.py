@@ -31,6 +31,7 @@ from tubes.redis.sessions.heartbeats import SessionRenewer
 from tubes.redis.sessions.losses import Losses
 from tubes.redis.transport.attempt import PATIENCE
 from tubes.redis.transport.channel import ThreadChannel
+from tubes.redis.transport.health import NodeHealth
 from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of, foreign
@@ -93,6 +94,10 @@ class RedisStore:
     ) -> None:
         self._key: Final = key
         self.server: Final = server
+        #: Which nodes of a cluster reply.
+        self.health: Final = NodeHealth(server)
+        #: The names of tubes that were listed last, for the time in which the node that has them is dead.
+        self.listed: dict[str, list[str]] = {}
         #: The namespace of its tubes; '' outside of namespaces.
         self.namespace: Final = key.namespace
         self.url: Final = add_namespace(server.url, key.namespace)
@@ -300,7 +305,7 @@ class RedisStore:
             except TubesError as error:
                 self._warn("a shared session could not be renewed", error)
         if not lost or self.server.node(self.prefix) not in lost:
-            self.read_time(channel)
+            self.read_time(channel, self.prefix)
 
     def _renew_some(self, channel: ThreadChannel, calls: list[tuple[RedisTube, ScriptCall]]) -> None:
         """Renew sessions in tubes of one node."""
@@ -316,12 +321,14 @@ class RedisStore:
         if not self.closed:
             self._outage.log(what, error)
 
-    def read_time(self, channel: ThreadChannel | None = None) -> None:
+    def read_time(self, channel: ThreadChannel | None = None, key: str | None = None) -> None:
         """Compare the server's clock with this process's; notify the tubes if it was set."""
         if self.manual:
             return
+        channel = channel or self._channel
+        key = self._living_key(channel) if key is None else key
         before = self.clock.micros()
-        reply: Reply = (channel or self._channel).request(self.prefix, "TIME")
+        reply: Reply = channel.request(key, "TIME")
         after = self.clock.micros()
         if type(reply) is not ErrorReply:
             try:
@@ -364,7 +371,7 @@ class RedisStore:
             try:
                 self._check_rights(channel)
                 self.read_time(channel)
-                reply: Reply = channel.request(self.prefix, "CONFIG", "GET", "maxmemory-policy")
+                reply: Reply = channel.request(self._living_key(channel), "CONFIG", "GET", "maxmemory-policy")
             finally:
                 if channel is not self._channel:
                     channel.close()
@@ -380,9 +387,12 @@ class RedisStore:
 
     def _check_rights(self, channel: ThreadChannel) -> None:
         """Raise `ServerRefused` if this user may not call functions or scripts."""
-        reply: Reply = channel.call(ScriptCall(FUNCTIONS["ping"], "", ()))
+        reply: Reply = channel.call(ScriptCall(FUNCTIONS["ping"], self._living_key(channel), ()))
         if type(reply) is ErrorReply:
             raise error_of(reply, self.url)
+
+    def _living_key(self, channel: ThreadChannel) -> str:
+        return run(self.health.living_key(self.prefix), channel.call)
 
     def warn_of_silence(self) -> None:
         """Log once that the user may not publish."""
@@ -392,7 +402,13 @@ class RedisStore:
 
     def run_plain_script(self, name: str, key: str, *args: Word, what: str = "") -> Flow[Reply]:
         """Call a function that uses no session; raise its error. `what`: the data that it may find unreadable."""
-        reply: Reply = yield ScriptCall(FUNCTIONS[name], key, args)
+        return self._check_reply((yield ScriptCall(FUNCTIONS[name], key, args)), what)
+
+    def ask_node(self, name: str, key: str, *args: Word, what: str = "") -> Flow[Reply]:
+        """Call a function that changes nothing, as `run_plain_script`; return None if the node of its key is dead."""
+        return self._check_reply((yield from self.health.ask(ScriptCall(FUNCTIONS[name], key, args))), what)
+
+    def _check_reply(self, reply: Reply, what: str) -> Reply:
         if isinstance(reply, ErrorReply):
             raise validation.refusal(what, reply, self.url) if what else error_of(reply, self.url)
         return reply

@@ -24,6 +24,7 @@ from tubes.redis.library.replies import MARKER
 from tubes.redis.transport import script_call
 from tubes.redis.transport.attempt import PASSING, Attempt, Step
 from tubes.redis.transport.script_call import Command, Load, ScriptCall, WaitForLock
+from tubes.redis.transport.server import REPLY_TIMEOUT
 from tubes.redis.transport.wire import ErrorReply, Reply, Wire, Word, pack
 
 if TYPE_CHECKING:
@@ -265,7 +266,7 @@ class ThreadChannel:
 
     def _attempt(self, call: ScriptCall, started: float | None = None, *, confirms: bool = False) -> Attempt:
         now = time.monotonic() if started is None else started
-        return Attempt(call, self._server, now, self._patience, confirms=confirms)
+        return Attempt(call, self._server, now, call.patience or self._patience, confirms=confirms)
 
     def _continue(
         self, call: ScriptCall, outcome: Reply | TubesError, started: float | None = None, *, confirms: bool = False
@@ -280,10 +281,11 @@ class ThreadChannel:
     def _complete(self, attempt: Attempt, step: Step = Step.SEND) -> Reply:
         """Take the steps of an attempt until its reply arrives, and return the reply."""
         call = attempt.call
+        patience = call.patience or self._patience
         while step is not Step.DONE:
             if step is Step.RECONNECT:
                 # Finding the servers again takes long if one of them hangs: channels with a short limit skip it.
-                if self._patience is None or attempt.reply is not None:
+                if patience is None or attempt.reply is not None:
                     self._server.rediscover()
                 self._forget_wires()
                 time.sleep(attempt.pause)
@@ -292,7 +294,12 @@ class ThreadChannel:
             outcome: Reply | TubesError
             try:
                 packed = attempt.pack()
-                outcome = self._wire(call.key).call(packed, call.reply_types, call.replies)
+                wire = self._wire(call.key, patience)
+                if call.patience is not None:
+                    wire.set_timeout(call.patience)
+                outcome = wire.call(packed, call.reply_types, call.replies)
+                if call.patience is not None:
+                    wire.set_timeout(self._patience or REPLY_TIMEOUT)
             except TubesError as error:
                 outcome = error
             step = self._next(attempt, outcome)
@@ -304,15 +311,16 @@ class ThreadChannel:
             return self._make_closed_error()
         return ConnectionLost(url=self._server.url, why="it was closed")
 
-    def _wire(self, key: str) -> Wire:
+    def _wire(self, key: str, patience: float | None = None) -> Wire:
         if self._closed:
             raise self._closed_error()
-        node = self._server.node(key, self._patience)
+        patience = patience or self._patience
+        node = self._server.node(key, patience)
         wire = self._wires.get(node)
         if wire is None or wire.busy:
             if wire is not None:
                 wire.close()
-            wire = self._wires[node] = Wire(self._server, key, self._patience)
+            wire = self._wires[node] = Wire(self._server, key, patience)
             if not node:
                 self._only = wire
         return wire

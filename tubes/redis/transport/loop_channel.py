@@ -59,7 +59,7 @@ class _Request:
         self.slot: Final = slot
         self.receiver: Final = receiver
         call.begin(slot)
-        self.attempt: Final = Attempt(call, server, time.monotonic(), confirms=call.grows)
+        self.attempt: Final = Attempt(call, server, time.monotonic(), call.patience, confirms=call.grows)
         #: The packed request; empty: pack it when it is written.
         self.packed = b"" if call.grows else call.pack(server)
         #: The reply, or `PENDING`; None if it has failed.
@@ -216,10 +216,18 @@ class LoopChannel:
             self.growing[call.key] = call
         elif self.growing:
             self.growing.pop(call.key, None)
-        self._send(_Request(call, self._slots.take(), receiver, self.server))
+        request = _Request(call, self._slots.take(), receiver, self.server)
+        if call.patience is not None:
+            late = ConnectionLost(url=self.server.url, why="it did not reply in time")
+            # In two steps: after a block of the loop, read the reply first.
+            half = call.patience / 2
+            self.loop.call_later(half, self.loop.call_later, half, self._fail, request, late)
+        self._send(request)
 
     def _send(self, request: _Request) -> None:
         node = ""
+        if request.reply is not PENDING:  # Its time is over.
+            return
         if self._closed:
             self._fail(request, self._make_closed_error())
             return
@@ -334,6 +342,8 @@ class LoopChannel:
             request.call.undo(cast(Reply, request.reply))
 
     def _fail(self, request: _Request, error: TubesError) -> None:
+        if request.reply is not PENDING:
+            return
         request.reply = None
         if not request.receiver.done():
             request.receiver.set_exception(error)
@@ -363,9 +373,10 @@ class LoopChannel:
     def _check_pipes(self) -> None:
         """Close connections that were interrupted, or received no reply for `PATIENCE` seconds."""
         self._watchdog = self.loop.call_later(1.0, self._check_pipes) if self._pipes else None
-        for pipe in list(self._pipes.values()):
+        for node, pipe in list(self._pipes.items()):
             pipe.flush()
             if pipe.sent and time.monotonic() - pipe.last_reply_at > attempt.PATIENCE:
+                self.server.dead[node] = time.monotonic()  # `rediscover` must not wait for it in this loop.
                 pipe.close()
             elif not pipe.sent:
                 pipe.last_reply_at = time.monotonic()

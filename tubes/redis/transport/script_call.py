@@ -86,7 +86,8 @@ class ScriptCall:
     grows = False
 
     __slots__ = (
-        "_own_slot", "args", "function", "key", "now", "number", "reply_types", "resent", "session", "slot", "undo",
+        "_own_slot", "args", "function", "key", "now", "number", "patience", "reply_types", "resent", "session",
+        "slot", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +111,9 @@ class ScriptCall:
         #: Receives the reply if the caller was interrupted or cancelled, and undoes the call.
         self.undo: Final = undo
         self._own_slot: Final = slot
+        #: Seconds to try; None: as long as the channel does. A call that has no reply in this time must not change
+        #: anything, since it may still run later.
+        self.patience: float | None = None
         #: True if it may have run already.
         self.resent = False
         #: `sent`: the slot and the number with which it was sent before.

@@ -38,6 +38,9 @@ _REFUSALS: Final = (redis.AuthenticationError, AuthorizationError, redis.Respons
 #: Timeouts in seconds: until a server accepts a connection, and until it replies.
 CONNECT_TIMEOUT: Final = 5.0
 REPLY_TIMEOUT: Final = 10.0
+#: Timeout in seconds for reading the map of cluster nodes from one of them, and for finding out which ones reply.
+_MAP_TIMEOUT: Final = 1.0
+_FIRST_REPLY_TIMEOUT: Final = 0.05
 #: Minimum seconds between two reads of the map of cluster nodes.
 _REFRESH_INTERVAL: Final = 0.02
 
@@ -92,6 +95,8 @@ class _Node(Protocol):
 
 
 class _NodesManager(Protocol):
+    startup_nodes: dict[str, _Node]
+
     def initialize(self) -> None: ...
 
 
@@ -119,6 +124,8 @@ class Server(Protocol):
     #: True unless the library has to run as a script; `why_scripts` is the reason.
     has_functions: bool
     why_scripts: str
+    #: The nodes of a cluster that do not reply, with the time of the next PING (see `NodeHealth`).
+    dead: dict[str, float]
 
     def use_scripts(self, why: str, /) -> None:
         """Run the library as a script from now on."""
@@ -164,6 +171,7 @@ class _PoolServer(_Library):
 
     def __init__(self, url: str, pool: _Pool, client: object = None) -> None:
         self.url = url
+        self.dead: dict[str, float] = {}
         self._pool: Final = pool
         # A reference that keeps the client alive as long as the store: a new client could get the same `id()`.
         self._client: Final = client
@@ -191,6 +199,7 @@ class _ClusterServer(_Library):
     ) -> None:
         self.url = url
         self.secure = secure
+        self.dead: dict[str, float] = {}
         # Passwords, which no error may quote.
         self._secrets: Final = secrets
         self._make: Final = make
@@ -224,10 +233,16 @@ class _ClusterServer(_Library):
         if client is None or time.monotonic() - self._refreshed_at < _REFRESH_INTERVAL:
             return
         self._refreshed_at = time.monotonic()
+        known = client.nodes_manager.startup_nodes
+        # A dead node would delay the others: leave it out unless all are dead.
+        dead = {name: node for name, node in known.copy().items() if name in self.dead}
+        for name in dead if len(dead) < len(known) else ():
+            known.pop(name, None)
         try:
             client.nodes_manager.initialize()
         except (redis.RedisError, RedisClusterException, OSError):
             self._client = None
+        known.update(dead)
 
     def node(self, key: str, patience: float | None = None) -> str:
         name: str = self._find(key, patience)[1].name
@@ -449,9 +464,21 @@ def _sentinel(url: str, parts: Place) -> _Pool:
     return pool
 
 
+def _replies(host: str, port: int) -> bool:
+    """Return True if a node replies at once, even if it refuses a command without a password."""
+    try:
+        with socket.create_connection((host, port), _FIRST_REPLY_TIMEOUT) as sock:
+            sock.sendall(b"PING\r\n")
+            return bool(sock.recv(1))
+    except OSError:
+        return False
+
+
 def _cluster(hosts: list[tuple[str, int]], login: _Settings, patience: float | None) -> _ClusterClient:
     """Make a client from the nodes of `redis+cluster://[user:password@]host:port,…`."""
-    nodes = [_clusters.ClusterNode(host, port) for host, port in hosts]
-    limits: _Settings = {} if patience is None else {"socket_timeout": patience}
+    living = [host for host in hosts if len(hosts) > 1 and _replies(*host)] or hosts
+    nodes = [_clusters.ClusterNode(host, port) for host, port in living]
+    # redis-py sends COMMAND to one node, and after an error to another one.
+    limits: _Settings = {"socket_timeout": min(patience or _MAP_TIMEOUT, _MAP_TIMEOUT), "retry": Retry(NoBackoff(), 2)}
     made: _ClusterClient = _clusters.RedisCluster(startup_nodes=nodes, **{**_settings(), **login, **limits})
     return made
