@@ -13,8 +13,8 @@ import tubes
 import tubes.errors
 from tubes import CodecError, InvalidOption
 from tubes.spark.arrow import pa
+from tubes.spark.payload import Writers
 from tubes.spark.server import bulk_write
-from tubes.spark.sink import Writers
 
 from .objects import batch_of, read, schema, source, write
 

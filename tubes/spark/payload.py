@@ -17,15 +17,16 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, YearMo
 from tubes.errors import CodecError, InvalidOption, TubesError
 from tubes.spark.arrow import Array, RecordBatch, pa, pc
 from tubes.spark.encoding import encoder, find_bad_value
+from tubes.spark.server.bulk_write import Writer
 from tubes.values.codecs import encode
 from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-    from tubes.spark.server.bulk_write import Head, Writer
+    from tubes.spark.server.bulk_write import Head
     from tubes.spark.settings import Settings
-    from tubes.spark.sink import Writers
+    from tubes.sync import Queue
 
 _Runs: TypeAlias = "list[tuple[Head, list[bytes]]]"
 _Convert: TypeAlias = Callable[[RecordBatch], _Runs]
@@ -49,6 +50,25 @@ _DONE_COLUMNS: Final = frozenset({"result", "why", "ended"})
 _SPARK_TYPES: Final = ("variant", "geometry", "geography")
 #: Maximum size of the cache of task heads, by which the options of equal rows are checked once.
 _MAX_HEADS: Final = 50_000
+
+
+class Writers:
+    """The writers of the tubes of a write, by name."""
+
+    def __init__(self, settings: Settings, queue: Queue) -> None:
+        self._settings: Final = settings
+        self._queue: Final = queue
+        self._found: Final[dict[str, Writer]] = {}
+
+    def of(self, tube: object) -> Writer:
+        """Return the writer for a value of the column `tube`, or of the only tube."""
+        name = tube if self._settings.tubes else self._settings.tube
+        if not isinstance(name, str) or name not in self._found:
+            if not isinstance(name, str) or (self._settings.tubes and not self._settings.matches(name)):
+                rule = f"must match the option tubes, {','.join(self._settings.tubes)!r}"
+                raise InvalidOption(option="tube", value=tube, rule=rule)
+            self._found[name] = Writer(self._settings.of(name).find(self._queue))
+        return self._found[name]
 
 
 @dataclass(frozen=True)

@@ -10,34 +10,13 @@ from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from tubes.errors import InvalidOption
 from tubes.spark.arrow import RecordBatch
-from tubes.spark.server.bulk_write import StagedChunk, Writer
+from tubes.spark.payload import Payload, Writers
+from tubes.spark.server.bulk_write import StagedChunk
 from tubes.spark.workers import ShortErrors, freeze_loaded
 
 if TYPE_CHECKING:
-    from tubes.spark.payload import Payload
     from tubes.spark.settings import Settings
-    from tubes.sync import Queue
-
-
-class Writers:
-    """The writers of the tubes of a write, by name."""
-
-    def __init__(self, settings: Settings, queue: Queue) -> None:
-        self._settings: Final = settings
-        self._queue: Final = queue
-        self._found: Final[dict[str, Writer]] = {}
-
-    def of(self, tube: object) -> Writer:
-        """Return the writer for a value of the column `tube`, or of the only tube."""
-        name = tube if self._settings.tubes else self._settings.tube
-        if not isinstance(name, str) or name not in self._found:
-            if not isinstance(name, str) or (self._settings.tubes and not self._settings.matches(name)):
-                rule = f"must match the option tubes, {','.join(self._settings.tubes)!r}"
-                raise InvalidOption(option="tube", value=tube, rule=rule)
-            self._found[name] = Writer(self._settings.of(name).find(self._queue))
-        return self._found[name]
 
 
 @dataclass
