@@ -127,7 +127,7 @@ class CallPort(MemoryPort[F]):
             for task in tasks:
                 is_same = self._is_as_seen(task)
                 if is_same:
-                    self._engine.move_out(now, self._engine.tasks[task.id])
+                    self._engine.move_out(now, self._engine.tasks[task._record.id])
                 done.append(is_same)
             return done
 
@@ -156,7 +156,7 @@ class CallPort(MemoryPort[F]):
             moving = Batch(runs)
             if not destination.admits(now, moving):
                 return None
-            moved = [task.id for task, is_unchanged in zip(tasks, unchanged, strict=True) if is_unchanged]
+            moved = [task._record.id for task, is_unchanged in zip(tasks, unchanged, strict=True) if is_unchanged]
             destination.putting = first = destination.engine.next_id
             source.pending_move = destination.pending_move = source, destination, first, moved
             try:
@@ -191,7 +191,7 @@ class CallPort(MemoryPort[F]):
         return relay()
 
     def _is_as_seen(self, task: F) -> bool:
-        entry = self._engine.tasks.get(task.id)
+        entry = self._engine.tasks.get(task._record.id)
         return entry is not None and entry is task._record and entry.state is task._state
 
     def _do_many(

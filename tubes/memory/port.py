@@ -80,9 +80,9 @@ class MemoryPort(PortBase[F]):
 
     def lease_of(self, task: TaskView) -> Lease:
         """Return the lease of a taken task. If this session does not hold the task, the lease is void."""
-        entry = self.hold.get(task.id)
+        entry = self.hold.get(task._record.id)
         take = NO_TAKE if entry is None or entry.take != task._take else task._take
-        return Lease.of(self.shared.name, task.id, self.born, 0, self.shared.opening, take)
+        return Lease.of(self.shared.name, task._record.id, self.born, 0, self.shared.opening, take)
 
     def read_lease(self, text: str) -> tuple[int, int, Lease]:
         id, take, lease = super().read_lease(text)

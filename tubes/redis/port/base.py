@@ -266,7 +266,7 @@ class RedisPort(PortBase[F]):
         """Return the lease of a task that this session has taken."""
         assert self.last_session is not None
         number, _, session = self.last_session.token[1:].split(".")
-        return Lease.of(self.shared.name, task.id, self.born, int(number), int(session, 16), task._take)
+        return Lease.of(self.shared.name, task._record.id, self.born, int(number), int(session, 16), task._take)
 
     def version(self) -> Flow[OptionsVersion]:
         """Return the options for the next call; they hold unless the tube is altered meanwhile."""

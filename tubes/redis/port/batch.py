@@ -254,7 +254,7 @@ def show_many(port: RedisPort[F], reply: list[Reply]) -> list[F]:
 
 def _undo_takes(port: RedisPort[F], tasks: list[F], reply: Reply) -> None:
     """Give back `tasks` and the tasks in the last reply, which may overlap."""
-    _undo_takes_later(port, {**_takes_of_reply(reply), **{task.id: task._take for task in tasks}})
+    _undo_takes_later(port, {**_takes_of_reply(reply), **{task._record.id: task._take for task in tasks}})
 
 
 def _undo_takes_later(port: RedisPort[F], taken: dict[int, int]) -> None:
@@ -300,7 +300,7 @@ def evict(port: RedisPort[F], tasks: list[F]) -> Flow[list[bool]]:
 def _words_of_unchanged(task: TaskView) -> tuple[Word, ...]:
     """Return the four arguments by which a function recognizes a task that has not changed since it was read."""
     digest = sha1(task._record.data, usedforsecurity=False).hexdigest()
-    return task.id, identity_of(task, by_put=True), task._state.letter, digest
+    return task._record.id, identity_of(task, by_put=True), task._state.letter, digest
 
 
 def change_seen(port: RedisPort[F], act: str, seen: list[Seen], arguments: tuple[Any, ...]) -> Flow[list[bool]]:

@@ -112,7 +112,7 @@ def checkpoint(port: RedisPort[F], task: object, changes: Mapping[str, str]) -> 
     def decode(reply: Reply) -> F:
         found = show_task(reply)
         if found._state is State.DONE:
-            raise TaskCancelled(id=found.id, tube=port.shared.name, reason=found.reason)
+            raise TaskCancelled(id=found._record.id, tube=port.shared.name, reason=found.reason)
         return found
 
     if lease is not None:

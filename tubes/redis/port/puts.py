@@ -81,7 +81,7 @@ def put_again(port: RedisPort[F], task: object, new: tuple[object, Options] | No
         return (yield from put_encoded(port, raw, options, waits=False, old=(id, identity_of(view, by_put=True))))
     done = yield from port.run_request("peek", port.task_request(task, looks=True))
     options = port._driver.check_put(item_of_done(done, port._driver).options)
-    old = done.id, f"c{done._record.created}"
+    old = done._record.id, f"c{done._record.created}"
     return (yield from put_encoded(port, done._record.data, options, waits=False, old=old))
 
 

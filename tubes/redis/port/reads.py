@@ -109,7 +109,7 @@ def select(port: RedisPort[F], filters: Filters, scan: Scan, most: int, with_dat
         scan.bound = number_of(bound)
     if with_data:
         tasks = _show_all(port, replies)
-        return [task for task in tasks if scan.is_new(task.id)]
+        return [task for task in tasks if scan.is_new(task._record.id)]
     seen = [task_codec.see(bytes_of(one)) for one in replies]
     return [one for one in seen if scan.is_new(one[0])]
 

@@ -208,8 +208,10 @@ def words_to_undo(waiter: Waiter, result: TaskView | Sequence[TaskView]) -> tupl
     """Return the function that undoes a waiter's result, and its arguments: the last task comes first."""
     tasks = [result] if isinstance(result, TaskView) else [*reversed(result)]
     if waiter.request is None:
-        return "undo_take", [word for task in tasks for word in (task.id, task._take)]
-    return "undo_put", [word for task in tasks if task.created_now for word in (task.id, task_codec.put_of(task))]
+        return "undo_take", [word for task in tasks for word in (task._record.id, task._take)]
+    return "undo_put", [
+        word for task in tasks if task.created_now for word in (task._record.id, task_codec.put_of(task))
+    ]
 
 
 class WaitLoop:
