@@ -33,7 +33,9 @@ _ORDERS: Final = {
 
 
 #: Matches the names of the library's own tubes: the list of workers, and the reply tubes of calls.
-RESERVED: Final = re.compile(r"tubes\..*|reply\.[0-9a-f]{26}")
+RESERVED: Final = re.compile(r"tubes\..*|reply\.[0-9a-f]{26}|.*#.*")
+#: Matches the names of partitions: see `tubes/partitions/layout.py`.
+PARTITION: Final = re.compile(r"[^#]+#[0-9]+\.[0-9]+\.[0-9a-z]{4}")
 #: The rule for names of drivers and of stores in memory.
 NAMES: Final = "1 to 32 characters of A-Z, a-z, 0-9, '_', '-' and '.'"
 #: The rule for names of tubes and namespaces.
@@ -75,6 +77,11 @@ def check_tube_name(name: Any) -> str:
         rule = "is reserved: names that begin with 'tubes.', or are 'reply.' and 26 hex digits, are the library's own"
         raise InvalidOption(option="tube", value=name, rule=rule)
     return str.__str__(name)
+
+
+def check_stored_name(name: Any) -> str:
+    """Check the name of a user's tube, or of one of its partitions."""
+    return name if isinstance(name, str) and PARTITION.fullmatch(name) else check_tube_name(name)
 
 
 def _check_options(options: Any, lane: Any) -> frozenset[str]:

@@ -286,7 +286,7 @@ CANCELLED_KEPT: Final = 60 * SECOND
 #: Options that every driver has.
 ANYWHERE: Final = frozenset(
     {"timeout", "capacity", "max_attempts", "key", "on_duplicate", "key_ttl", "context", "keep_done", "keep_done_max"}
-    | {"rate", "burst"}
+    | {"rate", "burst", "partitions"}
 )
 #: More options of drivers that have the option `delay`.
 WITH_DELAY: Final = frozenset({"at", "backoff"})

@@ -29,6 +29,14 @@ def _span_or_ever(option: str, value: Any) -> int:
     return NEVER if isinstance(value, float) and value == math.inf else micros(option, value)
 
 
+#: The largest number of partitions: more than the slots of a cluster would be useless.
+MAX_PARTITIONS: Final = 16_384
+
+
+def _partitions(option: str, value: Any) -> int:
+    return integer(option, value, MAX_PARTITIONS, least=1)
+
+
 #: The options of `create_tube`, as far as the driver has them: the defaults of its tasks, and limits.
 OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "pri": priority,
@@ -51,10 +59,14 @@ OF_TUBES: Final[dict[str, Callable[[str, Any], Any]]] = {
     "burst": burst,
     "lane_rate": interval_of_rate,
     "lane_burst": burst,
+    "partitions": _partitions,
 }
 
-#: The option that cannot change, since ready tasks are stored in this order; and its default.
-_ORDER: Final = "order", "fifo"
+#: The options that cannot change: their defaults, and why.
+_FINAL: Final = {
+    "order": ("fifo", "ready tasks are stored in that order"),
+    "partitions": (None, "it decides where tasks are"),
+}
 
 #: The option that each burst needs, and the rule in the error.
 _BURSTS: Final = {
@@ -75,11 +87,11 @@ def apply_changes(current: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
 
     Raises `InvalidOption` for a change of an option that cannot change.
     """
-    option, default = _ORDER
-    order = current.get(option, default)
-    if (wanted := changes.get(option, order) or default) != order:
-        rule = f"cannot change from {order!r} after creation: ready tasks are stored in that order; create another tube"
-        raise InvalidOption(option=option, value=wanted, rule=rule, current=order)
+    for option, (default, why) in _FINAL.items():
+        value = current.get(option, default)
+        if (wanted := changes.get(option, value) or default) != value:
+            rule = f"cannot change from {value!r} after creation: {why}; create another tube"
+            raise InvalidOption(option=option, value=wanted, rule=rule, current=value)
     # A server still needs to know that the tube had the option: earlier tasks may have `keep_done`, and the
     # tasks of lanes are counted.
     changes = {**changes, **{option: 0 for option in _STAYING if option in current and changes.get(option, 0) is None}}
@@ -91,7 +103,10 @@ def apply_changes(current: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
 
 
 def check_bursts(options: dict[str, Any]) -> dict[str, Any]:
-    """Raise `InvalidOption` if there is a burst without its rate; return the options."""
+    """Raise `InvalidOption` if there is a burst without its rate, or less room than partitions; return the options."""
+    if options.get("partitions", 0) > options.get("capacity", 0) > 0:
+        rule = f"must be at least {options['partitions']}, the number of partitions: each gets its share"
+        raise InvalidOption(option="capacity", value=options["capacity"], rule=rule)
     for option, (needed, rule) in _BURSTS.items():
         if option in options and not options.get(needed):
             raise InvalidOption(option=option, value=options[option], rule=rule)

@@ -5,15 +5,17 @@ All tests run as a user with only the documented rights of a program, and the se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 from tests.contract import AioFace, Contract, SyncFace
+from tests.contract.cancelling import Losses
 from tests.contract.capacity import Capacity
 from tests.contract.lanes import Lanes
 from tests.contract.order import Order
 from tests.on_redis.conftest import WITHOUT_FUNCTIONS
+from tests.partitions.test_contract_of_partitions import OnePartition, UnorderedLanes, without
 from tests.support.on_server import OnServer
 from tests.support.parts import TENANTS, OfCapacity, OfOrder, OfRank, RareRules
 from tests.support.rights import users_of
@@ -194,3 +196,23 @@ class TestFifoOnRedis(OnRedis, Contract):
 class TestUtubeTtlOnRedis(OnRedis, Contract):
     faces = (AioFace,)
     driver = "utubettl"
+
+
+@pytest.mark.full
+@without(
+    # A session hears of losses in a partition from its first call there on.
+    *(test for test in vars(Losses) if test.startswith("test_")),
+    "test_put_waiting_for_room_is_served_before_join",
+)
+class TestFifoTtlWithOnePartition(OnValkey, OnePartition):
+    """A tube of one partition."""
+
+    driver = "fifottl"
+
+
+@pytest.mark.full
+class TestUtubeTtlWithThreePartitions(OnValkey, UnorderedLanes):
+    """The rules that hold across partitions."""
+
+    driver = "utubettl"
+    options: ClassVar = {"partitions": 3}

@@ -16,7 +16,7 @@ LAYERS = [
     *("errors", "drivers", "values", "backend", "memory redis.library", "durable redis.transport"),
     *("redis.validation", "redis.task_codec", "redis.options_version"),
     *("redis.waiting", "redis.sessions", "redis.port", "redis"),
-    *("calls connecting", "sync aio", "metrics worker", "testing", "tubes push", "crawl serve"),
+    *("calls connecting partitions", "sync aio", "metrics worker", "testing", "tubes push", "crawl serve"),
     *("cli spark.server", "spark __main__"),
 ]
 LEVELS = {room: level for level, rooms in enumerate(LAYERS) for room in rooms.split()}
@@ -133,7 +133,9 @@ def test_clients_do_not_reach_into_a_store() -> None:
 
 
 #: The API, the backends and the values of both. All others call `port_of` and `connection_of`.
-CORE = tuple(f"tubes.{name}" for name in ("sync", "aio", "backend", "memory", "durable", "redis", "values"))
+CORE = tuple(
+    f"tubes.{name}" for name in ("sync", "aio", "backend", "partitions", "memory", "durable", "redis", "values")
+)
 
 
 def test_only_the_core_reads_private_ports_and_connections() -> None:

@@ -33,6 +33,7 @@ from tubes.errors import (
     TubesError,
     did_you_mean,
 )
+from tubes.partitions.port import partitioned_port, parts_of, sum_overviews
 from tubes.values.batch import check_limit
 from tubes.values.codecs import Codec
 from tubes.values.options import PutOptions, TubeOptions
@@ -139,7 +140,9 @@ class AsyncQueue:
         sets; `order`, the order of lanes: "fifo", by their first tasks, or "round_robin", the lane with the oldest last
         take first. For any driver: `rate`, the largest rate of takes in all sessions together, as takes per second or a
         text such as "500/min" (also /s, /h and /day; None and 0, the default: no limit), and with it `burst`, how many
-        takes may start at once after an idle time (1). Every attempt counts.
+        takes may start at once after an idle time (1). Every attempt counts. `partitions`: the number of tubes, 1 to
+        16384, among which the tasks of this one are divided, so that it lives on all nodes of a cluster; see
+        docs/howto/scaling-out.md for what holds across partitions.
 
         Raises `TubeExists`, `DriverNotFound`, `DriverExists`, `OptionNotSupported` and `InvalidOption`.
 
@@ -147,7 +150,12 @@ class AsyncQueue:
         """
         reply = self._connection.create(name, driver, combine_if_exists(if_not_exists, if_exists), temporary, options)
         port = await reply if type(reply) is CoroutineType else reply
-        tube: AsyncTube = port.tube
+        tube: AsyncTube = partitioned_port(port).tube
+        if if_exists == "update" and tube.partitions:
+            port = partitioned_port(port)
+            reply = port.update_parts()
+            if type(reply) is CoroutineType:
+                await reply
         return tube
 
     async def tube(self, name: str) -> AsyncTube:
@@ -164,7 +172,7 @@ class AsyncQueue:
         """Return the tube of this name, without a suggestion in the error: for code that expects `TubeNotFound`."""
         reply = self._connection.find(name)
         port = await reply if type(reply) is CoroutineType else reply
-        tube: AsyncTube = port.tube
+        tube: AsyncTube = partitioned_port(port).tube
         return tube
 
     async def tubes(self) -> list[str]:
@@ -507,7 +515,14 @@ class AsyncQueueAdmin:
         `QueueAdmin.overview` shows an example.
         """
         reply = self._connection.overview(ages)
-        return await reply if type(reply) is CoroutineType else reply
+        found = await reply if type(reply) is CoroutineType else reply
+        for name, seen in found.items():
+            parts = parts_of(name, seen, self._connection.namespace)
+            if parts:
+                reply = self._connection.overview(ages, parts)
+                counted = await reply if type(reply) is CoroutineType else reply
+                found[name] = sum_overviews(seen, [*counted.values()])
+        return found
 
     async def namespaces(self) -> list[str]:
         """Return the names of the namespaces of the store that have tubes, sorted. See `AsyncQueue.namespace`."""
@@ -585,8 +600,7 @@ class AsyncQueueAdmin:
 
         `QueueAdmin.check` shows an example.
         """
-        reply = self._connection.examine(name, False)
-        return await reply if type(reply) is CoroutineType else reply
+        return await self._examine(name, False)
 
     async def repair(self, name: str) -> list[Problem]:
         """Repair a tube and return its problems, as `check` does. Other programs may use the tube meanwhile. O(n).
@@ -596,8 +610,24 @@ class AsyncQueueAdmin:
 
         Raises what `check` raises.
         """
-        reply = self._connection.examine(name, True)
+        return await self._examine(name, True)
+
+    async def _examine(self, name: str, repairs: bool) -> list[Problem]:
+        """Check or repair a tube and its partitions."""
+        problems = await self._examine_one(name, repairs)
+        for part in await self._parts_of(name):
+            with suppress(TubeNotFound):  # It has not been used yet.
+                problems += await self._examine_one(part, repairs)
+        return problems
+
+    async def _examine_one(self, name: str, repairs: bool) -> list[Problem]:
+        reply = self._connection.examine(name, repairs)
         return await reply if type(reply) is CoroutineType else reply
+
+    async def _parts_of(self, name: str) -> list[str]:
+        reply = self._connection.overview(False, [name])
+        found = await reply if type(reply) is CoroutineType else reply
+        return parts_of(name, found[name], self._connection.namespace) if name in found else []
 
     async def identify(self, uuid: str | UUID | None = None, *, create: bool = False) -> str:
         """Return the uuid of this session; with a uuid, join that session first.

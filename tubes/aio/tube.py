@@ -20,7 +20,7 @@ from tubes.backend.interface import AsyncPort
 from tubes.backend.listeners import LoopListener, callback_of
 from tubes.backend.port import check_end, check_trace
 from tubes.backend.selecting import check_filters
-from tubes.backend.waiters import TUBE_EMPTY, LoopWaiter, TaskEnd
+from tubes.backend.waiters import PART_EMPTY, TUBE_EMPTY, LoopWaiter, TaskEnd
 from tubes.drivers.moves import State, check_states
 from tubes.drivers.options import KEEP, NO_WAIT, Seconds, delay_of, integer, micros, seconds
 from tubes.drivers.tube_options import as_arguments
@@ -65,6 +65,8 @@ class AsyncTube(Generic[T, R]):
         self._port = port
         self.name = port.shared.name
         self.driver = port.shared.driver
+        # The number of the partition that this tube is; None: it is a whole tube.
+        self._part: int | None = None
         # The number of the last fair call of `take_any` that started with this tube.
         self._last_fair_call = 0
 
@@ -82,6 +84,12 @@ class AsyncTube(Generic[T, R]):
         `Tube.options` shows an example.
         """
         return MappingProxyType(as_arguments(self._port.shared.options))
+
+    @property
+    def partitions(self) -> int | None:
+        """The number of its partitions; None: it is one tube, on one node. O(1)."""
+        count: int | None = self._port.shared.options.get("partitions")
+        return count
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
@@ -146,8 +154,13 @@ class AsyncTube(Generic[T, R]):
         patience = None if timeout is None else micros("timeout", timeout)
         arguments = put_options(options, utube, pri, ttl, ttr, delay)
         if patience != 0:
-            waiter = LoopWaiter(self._port.clock, patience, self._port.prepare(data, arguments))
-            waited: AsyncTask[T] | None = await waiter.wait(self._port)
+            request = self._port.prepare(data, arguments)
+            reached = await self._reach(request)
+            waited: AsyncTask[T] | None
+            if reached is None:
+                waited = await LoopWaiter(self._port.clock, patience, request).wait(self._port)
+            else:
+                waited = reached[0]
             log_buried(waited)
             return waited
         try:
@@ -209,7 +222,9 @@ class AsyncTube(Generic[T, R]):
         batch = self._port.gather(items, options, errors)
         tasks: list[AsyncTask[T]] | None
         if patience != 0:
-            tasks = await LoopWaiter(self._port.clock, patience, batch).wait(self._port)
+            tasks = await self._reach(batch)
+            if tasks is None:
+                tasks = await LoopWaiter(self._port.clock, patience, batch).wait(self._port)
         else:
             try:
                 reply = self._port.put_many(batch)
@@ -225,6 +240,11 @@ class AsyncTube(Generic[T, R]):
         if tasks is not None and batch.errors:
             return batch.insert_errors(tasks)
         return tasks or []
+
+    async def _reach(self, request: object) -> list[AsyncTask[T]] | None:
+        """Prepare the wait of a put; return the tasks if it need not wait."""
+        reply = self._port.reach(request)
+        return await reply if type(reply) is CoroutineType else reply
 
     async def call(self, data: T, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> R:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and return the result of its handler.
@@ -371,8 +391,16 @@ class AsyncTube(Generic[T, R]):
         is_empty: bool = await reply if type(reply) is CoroutineType else reply
         if is_empty or patience == 0:
             return is_empty
-        ended = await LoopWaiter(self._port.clock, patience, TUBE_EMPTY).wait(self._port)
-        return ended is not None
+        ended: object = None
+        deadline = None if patience is None else self._port.clock.micros() + patience
+        while not is_empty:
+            left = None if deadline is None else max(deadline - self._port.clock.micros(), 0)
+            ended = await LoopWaiter(self._port.clock, left, TUBE_EMPTY).wait(self._port)
+            if ended is not PART_EMPTY:
+                return ended is not None
+            reply = self._port.is_empty()
+            is_empty = await reply if type(reply) is CoroutineType else reply
+        return True
 
     # -- for the holder ------------------------------------------------------------------------------------------------
 

@@ -52,6 +52,8 @@ class PortBase(Generic[F]):
         self.codec = codec
         #: Factory of the error to raise after the tube was dropped or the queue closed.
         self.closed_error: Callable[[], TubesError] | None = None
+        #: For a partitioned tube: its port.
+        self.partitioned: Any = None
         #: The listener of this port.
         self.listener: Listener | None = None
 
@@ -59,6 +61,10 @@ class PortBase(Generic[F]):
     def knows_none(self) -> bool:
         """True if no task is available, so that a caller can wait at once."""
         return False
+
+    def reach(self, request: object) -> list[F] | None:
+        """Prepare the wait for room of a put, or of a batch. Return the tasks if they need not wait."""
+        return None
 
     def use_codec(self, codec: Codec) -> Self:
         """Use another codec than the store's for this tube, and return the port. Unencoded data stay unencoded."""

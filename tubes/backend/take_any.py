@@ -133,6 +133,8 @@ class AnyOf:
                 return self._pending > 0 or self._wake(waiter)
             if self._winner is None:
                 self._winner = sub_waiter
+                if isinstance(waiter, SubWaiter):  # The caller waits on several tubes, and one of them has partitions.
+                    waiter.result = sub_waiter.result
             return self._winner is sub_waiter and self._wake(waiter)
 
     def _wake(self, waiter: Waiter) -> bool:

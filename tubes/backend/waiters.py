@@ -85,6 +85,8 @@ class Waiter(Protocol):
 _MAX_SLEEP: Final = 0.25
 #: The `request` of a caller that waits until a tube is empty.
 TUBE_EMPTY: Final = object()
+#: The result for such a caller when one partition of the tube is empty: it looks at all of them again.
+PART_EMPTY: Final = object()
 
 
 class TaskEnd(NamedTuple):

@@ -14,7 +14,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tubes.backend.port import ConnectionBase, check_session_uuid
-from tubes.drivers.driver import check_tube_name
+from tubes.drivers.driver import check_stored_name, check_tube_name
 from tubes.drivers.invariants import check_engine
 from tubes.drivers.options import flag, micros
 from tubes.errors import QueueClosed, SessionNotFound, TubeNotFound, TubesError
@@ -48,6 +48,7 @@ class MemoryConnection(ConnectionBase):
         self.store = store
         self._lease: Final = lease
         self.api = api
+        self.awaited = api.awaited
         self._ports: Final[dict[MemoryTube, CallPort]] = {}
         while not self._start_session():  # The last session of the namespace has just ended.
             self.store = self.store.current()  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -139,6 +140,16 @@ class MemoryConnection(ConnectionBase):
         shared = self.store.create(name, driver, "same", not kept, {})
         return self._port(shared).use_codec(JsonCodec())
 
+    def open_part(self, name: str, driver: Driver, temporary: bool, options: Options) -> CallPort:
+        """Return the port of a partition, which is created if needed."""
+        self.check()
+        return self._port(self.store.create(name, driver, "keep", temporary, options))
+
+    def find_part(self, name: str) -> CallPort:
+        """Return the port of an existing partition."""
+        self.check()
+        return self._port(self.store.find(name))
+
     def find_replies(self, name: str) -> CallPort:
         """Return the port of a caller's reply tube. Raises `TubeNotFound` once the caller has stopped waiting."""
         self.check()
@@ -170,7 +181,7 @@ class MemoryConnection(ConnectionBase):
         """Add the overviews of tubes to `found`, a part for each step."""
         for name in names:
             shared = self.store.shared_tubes.get(name)
-            if shared is None or not shared.is_listed:
+            if shared is None or not (shared.is_listed or "#" in name):
                 continue
             seen: list[Overview] = []
             ages, lanes = list[float](), Counter[str]()
@@ -190,7 +201,7 @@ class MemoryConnection(ConnectionBase):
     def examine(self, name: str, repairs: bool) -> list[Problem]:
         """Return the problems of a tube; with `repairs`, repair them."""
         self.check()
-        shared = self.store.find(check_tube_name(name))
+        shared = self.store.find(check_stored_name(name))
         self.store.lock.acquire()
         try:
             if shared.engine.busy:

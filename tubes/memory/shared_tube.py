@@ -73,6 +73,8 @@ class MemoryTube:
         self.listeners: Final[WeakKeyDictionary[ListeningPort, None]] = WeakKeyDictionary()
         self.events: Final[deque[tuple[Listener, TaskView, str]]] = deque()
         #: True if `queue.tubes()` lists the tube: it is not one of the library's own.
+        #: True if a store in a folder does not keep it.
+        self.temporary = False
         self.is_listed: Final = RESERVED.fullmatch(engine.name) is None
         #: True if a put without a lane was logged.
         self.has_warned = self.has_warned_of_buried = False
@@ -466,11 +468,11 @@ class MemoryTube:
                 self.undo(each, is_put=is_put)
         if not isinstance(task, TaskView):  # The result is an error, or None.
             return
-        entry = self.engine.tasks.get(task.id)
+        entry = self.engine.tasks.get(task._record.id)
         if entry is not None and task.created_now:
             now = self._clock.micros()
             if is_put:
-                self._undo_puts(now, task.id, task.id + 1)
+                self._undo_puts(now, task._record.id, task._record.id + 1)
             elif abs(entry.take) == task._take:
                 self.engine.undo_take(now, entry)
 

@@ -213,6 +213,7 @@ class MemoryStore:
             if shared is None:
                 self.registry.register(driver)
                 shared = self.shared_tubes[name] = self.make_tube(name, driver, checked, temporary)
+                shared.temporary = temporary
             elif if_exists == "raise":
                 raise TubeExists(name=name, why=WAYS_TO_USE_IT)
             elif shared.driver != driver:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import uuid4
 
 from tubes.backend.port import ConnectionBase, check_session_uuid
-from tubes.drivers.driver import Driver, check_name, check_tube_name
+from tubes.drivers.driver import Driver, check_name, check_stored_name, check_tube_name
 from tubes.drivers.options import flag
 from tubes.drivers.tube_options import WAYS_TO_USE_IT, difference, drop_reset_options, other_driver
 from tubes.errors import (
@@ -174,6 +174,21 @@ class RedisConnection(ConnectionBase, PortConnection):  # pyright: ignore[report
         reply = yield from self.session.open(name, "keep", *description, maker=uuid4().hex)
         return (yield from self._port_of(name, reply))
 
+    @flow_method
+    def open_part(self, name: str, driver: Driver, temporary: bool, options: Options) -> Flow[TubePort]:
+        """Return the port of a partition, which is created if needed."""
+        self.check()
+        checked = driver.check_tube(options)
+        description = (describe(driver), describe_options(checked), checked.get("capacity", 0))
+        reply = yield from self.session.open(name, "keep", *description, maker=uuid4().hex)
+        return (yield from self._port_of(name, reply))
+
+    @flow_method
+    def find_part(self, name: str) -> Flow[TubePort]:
+        """Return the port of an existing partition."""
+        self.check()
+        return (yield from self._port_of(name, (yield from self.session.open(name, "any"))))
+
     #: A server may lose this tube. A reply that arrives before the owner creates it again does so.
     find_replies = open_replies
 
@@ -231,7 +246,7 @@ class RedisConnection(ConnectionBase, PortConnection):  # pyright: ignore[report
     def examine(self, name: str, repairs: bool) -> list[Problem]:
         """Return the problems of a tube; `repairs`: repair them too."""
         self.check()
-        return self.run(examine(self.store, check_tube_name(name), repairs=repairs))
+        return self.run(examine(self.store, check_stored_name(name), repairs=repairs))
 
     def repair(self, name: str) -> Flow[None]:
         """Repair a tube that is marked as damaged."""

@@ -155,12 +155,12 @@ def version(tube: str, stored: object) -> str:
 
 
 def names(raws: Iterable[bytes]) -> tuple[list[str], list[bytes]]:
-    """Split stored names into valid tube names, sorted, and others."""
+    """Split stored names into valid names of tubes or their partitions, sorted, and others."""
     known: list[str] = []
     invalid: list[bytes] = []
     for raw in raws:
         name = raw.decode(errors="replace")
-        if is_tube_name(name):
+        if is_tube_name(name.partition("#")[0]):
             known.append(name)
         else:
             invalid.append(raw)

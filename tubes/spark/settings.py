@@ -160,6 +160,9 @@ class Settings:
         except TubeNotFound as error:
             error.add_note('From Spark: a write with .option("driver", "fifo"), or with another driver, creates it.')
             raise
+        if tube.partitions:
+            rule = "has partitions, which Spark does not read or write: use a tube without them, or several tubes"
+            raise InvalidOption(option="tube", value=self.tube, rule=rule)
         if self.driver not in (None, tube.driver.name):
             rule = f"must be the driver of the existing tube {self.tube!r}, which is {tube.driver.name!r}"
             raise InvalidOption(option="driver", value=self.driver, rule=rule)

@@ -30,6 +30,7 @@ from tubes.errors import (
     TubesError,
     did_you_mean,
 )
+from tubes.partitions.port import partitioned_port, parts_of, sum_overviews
 from tubes.sync.task import Task
 from tubes.sync.tube import Tube
 from tubes.values.batch import check_limit
@@ -141,7 +142,9 @@ class Queue:
         sets; `order`, the order of lanes: "fifo", by their first tasks, or "round_robin", the lane with the oldest last
         take first. For any driver: `rate`, the largest rate of takes in all sessions together, as takes per second or a
         text such as "500/min" (also /s, /h and /day; None and 0, the default: no limit), and with it `burst`, how many
-        takes may start at once after an idle time (1). Every attempt counts.
+        takes may start at once after an idle time (1). Every attempt counts. `partitions`: the number of tubes, 1 to
+        16384, among which the tasks of this one are divided, so that it lives on all nodes of a cluster; see
+        docs/howto/scaling-out.md for what holds across partitions.
 
         Raises `TubeExists`, `DriverNotFound`, `DriverExists`, `OptionNotSupported` and `InvalidOption`.
 
@@ -151,7 +154,10 @@ class Queue:
         <Tube 'crawl' (utubettl) of memory://>
         """
         port = self._connection.create(name, driver, combine_if_exists(if_not_exists, if_exists), temporary, options)
-        tube: Tube = port.tube
+        tube: Tube = partitioned_port(port).tube
+        if if_exists == "update" and tube.partitions:
+            port = partitioned_port(port)
+            port.update_parts()
         return tube
 
     def tube(self, name: str) -> Tube:
@@ -167,7 +173,7 @@ class Queue:
     def _find_tube(self, name: str) -> Tube:
         """Return the tube of this name, without a suggestion in the error: for code that expects `TubeNotFound`."""
         port = self._connection.find(name)
-        tube: Tube = port.tube
+        tube: Tube = partitioned_port(port).tube
         return tube
 
     def tubes(self) -> list[str]:
@@ -525,7 +531,13 @@ class QueueAdmin:
         ...     {name: seen.statistics.tasks["ready"] for name, seen in queue.admin.overview().items()}
         {'mail': 1}
         """
-        return self._connection.overview(ages)
+        found = self._connection.overview(ages)
+        for name, seen in found.items():
+            parts = parts_of(name, seen, self._connection.namespace)
+            if parts:
+                counted = self._connection.overview(ages, parts)
+                found[name] = sum_overviews(seen, [*counted.values()])
+        return found
 
     def namespaces(self) -> list[str]:
         """Return the names of the namespaces of the store that have tubes, sorted. See `Queue.namespace`."""
@@ -613,7 +625,7 @@ class QueueAdmin:
         ...     queue.admin.check("mail")
         []
         """
-        return self._connection.examine(name, False)
+        return self._examine(name, False)
 
     def repair(self, name: str) -> list[Problem]:
         """Repair a tube and return its problems, as `check` does. Other programs may use the tube meanwhile. O(n).
@@ -623,7 +635,22 @@ class QueueAdmin:
 
         Raises what `check` raises.
         """
-        return self._connection.examine(name, True)
+        return self._examine(name, True)
+
+    def _examine(self, name: str, repairs: bool) -> list[Problem]:
+        """Check or repair a tube and its partitions."""
+        problems = self._examine_one(name, repairs)
+        for part in self._parts_of(name):
+            with suppress(TubeNotFound):  # It has not been used yet.
+                problems += self._examine_one(part, repairs)
+        return problems
+
+    def _examine_one(self, name: str, repairs: bool) -> list[Problem]:
+        return self._connection.examine(name, repairs)
+
+    def _parts_of(self, name: str) -> list[str]:
+        found = self._connection.overview(False, [name])
+        return parts_of(name, found[name], self._connection.namespace) if name in found else []
 
     def identify(self, uuid: str | UUID | None = None, *, create: bool = False) -> str:
         """Return the uuid of this session; with a uuid, join that session first.

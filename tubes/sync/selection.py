@@ -199,7 +199,7 @@ class Selection(Generic[T]):
         check_progress(on_progress)
         filters = narrowed(self._filters, "move")
         together = self._port.relay_limit(tube._port)
-        scan, moved, at_once = Scan(filters), 0, together or MOVE_BATCH
+        scan, moved, at_once = Scan(filters), 0, together or (1 if tube.partitions else MOVE_BATCH)
         copies: list[Task[T]] = []
         waiting: list[Task[T]] = []
         while waiting or not scan.ended:

@@ -16,7 +16,7 @@ from tubes.backend.interface import Port
 from tubes.backend.listeners import callback_of, thread_listener
 from tubes.backend.port import check_end, check_trace
 from tubes.backend.selecting import check_filters
-from tubes.backend.waiters import TUBE_EMPTY, TaskEnd, ThreadWaiter
+from tubes.backend.waiters import PART_EMPTY, TUBE_EMPTY, TaskEnd, ThreadWaiter
 from tubes.drivers.moves import State, check_states
 from tubes.drivers.options import KEEP, NO_WAIT, Seconds, delay_of, integer, micros, seconds
 from tubes.drivers.tube_options import as_arguments
@@ -63,6 +63,8 @@ class Tube(Generic[T, R]):
         self._port = port
         self.name = port.shared.name
         self.driver = port.shared.driver
+        # The number of the partition that this tube is; None: it is a whole tube.
+        self._part: int | None = None
         # The number of the last fair call of `take_any` that started with this tube.
         self._last_fair_call = 0
 
@@ -84,6 +86,12 @@ class Tube(Generic[T, R]):
         (60.0, Backoff(first=1.0, factor=2.0, cap=30.0, jitter=0.0, seed=0), 0)
         """
         return MappingProxyType(as_arguments(self._port.shared.options))
+
+    @property
+    def partitions(self) -> int | None:
+        """The number of its partitions; None: it is one tube, on one node. O(1)."""
+        count: int | None = self._port.shared.options.get("partitions")
+        return count
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
@@ -151,8 +159,13 @@ class Tube(Generic[T, R]):
         patience = None if timeout is None else micros("timeout", timeout)
         arguments = put_options(options, utube, pri, ttl, ttr, delay)
         if patience != 0:
-            waiter = ThreadWaiter(self._port.clock, patience, self._port.prepare(data, arguments))
-            waited: Task[T] | None = waiter.wait(self._port)
+            request = self._port.prepare(data, arguments)
+            reached = self._reach(request)
+            waited: Task[T] | None
+            if reached is None:
+                waited = ThreadWaiter(self._port.clock, patience, request).wait(self._port)
+            else:
+                waited = reached[0]
             log_buried(waited)
             return waited
         try:
@@ -218,7 +231,9 @@ class Tube(Generic[T, R]):
         batch = self._port.gather(items, options, errors)
         tasks: list[Task[T]] | None
         if patience != 0:
-            tasks = ThreadWaiter(self._port.clock, patience, batch).wait(self._port)
+            tasks = self._reach(batch)
+            if tasks is None:
+                tasks = ThreadWaiter(self._port.clock, patience, batch).wait(self._port)
         else:
             try:
                 tasks = self._port.put_many(batch)
@@ -233,6 +248,10 @@ class Tube(Generic[T, R]):
         if tasks is not None and batch.errors:
             return batch.insert_errors(tasks)
         return tasks or []
+
+    def _reach(self, request: object) -> list[Task[T]] | None:
+        """Prepare the wait of a put; return the tasks if it need not wait."""
+        return self._port.reach(request)
 
     def call(self, data: T, timeout: Seconds | None = None, **options: Unpack[TaskOptions]) -> R:
         """Put a task, wait until a `tubes.worker.Worker` has handled it, and return the result of its handler.
@@ -404,8 +423,15 @@ class Tube(Generic[T, R]):
         is_empty: bool = self._port.is_empty()
         if is_empty or patience == 0:
             return is_empty
-        ended = ThreadWaiter(self._port.clock, patience, TUBE_EMPTY).wait(self._port)
-        return ended is not None
+        ended: object = None
+        deadline = None if patience is None else self._port.clock.micros() + patience
+        while not is_empty:
+            left = None if deadline is None else max(deadline - self._port.clock.micros(), 0)
+            ended = ThreadWaiter(self._port.clock, left, TUBE_EMPTY).wait(self._port)
+            if ended is not PART_EMPTY:
+                return ended is not None
+            is_empty = self._port.is_empty()
+        return True
 
     # -- for the holder ------------------------------------------------------------------------------------------------
 

@@ -125,3 +125,5 @@ class TubeOptions(TypedDict, total=False):
     """The largest rate of takes: a number of takes per second, or a text such as "500/min"."""
     burst: int | None
     """With a rate: how many takes may start at once after an idle time. Default: 1."""
+    partitions: int | None
+    """The number of tubes, 1 to 16384, that hold its tasks, spread over the nodes of a cluster. Default: one tube."""

@@ -114,6 +114,12 @@ class TaskView(Generic[T]):
         return self._record.id
 
     @property
+    def partition(self) -> int | None:
+        """The number of its partition, in a tube with the option `partitions`; otherwise None."""
+        number: int | None = self._tube._part
+        return number
+
+    @property
     def state(self) -> State:
         """The state when the call returned: `"ready"`, `"taken"`, `"done"`, `"buried"` or `"delayed"`."""
         return self._state

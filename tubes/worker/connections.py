@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from tubes import aio, sync
 from tubes.backend.port import port_of
@@ -31,7 +31,11 @@ class Connections:
         known = self._tubes.get(tube.name)
         if known is None or port_of(known).shared is not port_of(tube).shared:
             known = self._tubes[tube.name] = self.threads._find_tube(tube.name)
-        return known
+        if tube._part is None:
+            return known
+        port: Any = port_of(known)
+        part: sync.Tube = port.part(tube._part)
+        return part
 
     async def join(self) -> None:
         """Join both connections to one session. Retries until the backend is reachable."""

@@ -12,6 +12,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
+from tubes.backend.port import port_of
 from tubes.errors import CodecError
 from tubes.sync import Task
 from tubes.values.task import FINISHED, copy_to_api
@@ -96,7 +97,9 @@ class Handling:
         def job() -> None:
             nonlocal plain_task
             try:
-                plain_task = copy_to_api(Task, self._connections.thread_tube(task._tube), task)
+                tube = self._connections.thread_tube(task._tube)
+                kind: type[Task] = port_of(tube).kind
+                plain_task = copy_to_api(kind, tube, task)
                 entry.plain_task = plain_task
                 plain_task._take = task._take  # It may have been cancelled since it was copied.
                 result = handler(plain_task)

@@ -17,6 +17,7 @@ from tubes.backend.port import connection_of
 from tubes.backend.selecting import MAX_CONTAINS
 from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
 from tubes.drivers.options import MAX_BURST, MAX_SECONDS, OF_TASKS, SECOND
+from tubes.drivers.tube_options import MAX_PARTITIONS
 from tubes.errors import DriverNotFound, Facts, InvalidOption, cut
 from tubes.serve.bodies import encode_data, encode_reply, from_json
 from tubes.serve.history import RATES
@@ -200,6 +201,7 @@ _TUBE_OPTIONS: Final[Fields] = {
     "burst": BURST,
     "lane_rate": RATE,
     "lane_burst": BURST,
+    "partitions": {**COUNT, "maximum": MAX_PARTITIONS},
 }
 #: The options of a tube; null: the default.
 OPTIONS: Final = request_schema({name: nullable(schema) for name, schema in _TUBE_OPTIONS.items()})

@@ -1,0 +1,96 @@
+"""A tube with partitions on a cluster of three nodes: its tasks are on all of them, and it goes on if one dies."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+
+import tubes
+from tests.contract.bench import eventually
+from tests.support.cluster import Cluster
+from tests.support.internals import port_of
+
+pytestmark = pytest.mark.full
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(cluster_require_full_coverage="no") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def queue(cluster: Cluster) -> Iterator[tubes.Queue]:
+    with tubes.connect(f"{cluster.url}?prefix={uuid4().hex}") as queue:
+        yield queue
+
+
+def owners(cluster: Cluster, tube: tubes.Tube) -> dict[int, int]:
+    """Return the node of each partition."""
+    port = port_of(tube)
+    store = port.connection.store
+    return {number: cluster.owner(cluster.slot(store.key(name))) for number, name in enumerate(port._names)}
+
+
+def test_partitions_are_spread_over_the_nodes(cluster: Cluster, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("crawl", "utubettl", partitions=12)
+    assert Counter(owners(cluster, tube).values()) == {0: 4, 1: 4, 2: 4}
+    tube.put_many(tubes.Item(number, utube=f"host {number % 30}") for number in range(90))
+    assert tube.statistics().tasks["ready"] == queue.admin.overview()["crawl"].statistics.tasks["ready"] == 90
+    done = []
+    while task := tube.take(timeout=0):
+        done.append(task.data)
+        task.ack()
+    assert sorted(done) == list(range(90))
+    with ThreadPoolExecutor() as threads:
+        for number in range(6):
+            waiting = threads.submit(tube.take, 20)
+            assert eventually(lambda: tube.statistics().waiting == 1)
+            tube.put(number, utube=f"host {number}")
+            task = waiting.result()
+            assert task is not None
+            assert task.data == number
+            task.ack()
+    tube.drop()
+    assert queue.tubes() == []
+
+
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSTOP], ids=lambda death: death.name)
+def test_living_partitions_go_on_without_a_dead_node(
+    cluster: Cluster, queue: tubes.Queue, death: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    tube = queue.create_tube("mail", "fifo", partitions=6)
+    tube.put_many(range(6))
+    nodes = owners(cluster, tube)
+    manifest = cluster.owner(cluster.slot(port_of(tube).connection.store.key("mail")))
+    dead = next(node for node in range(3) if node != manifest)
+    living = {number for number, node in nodes.items() if node != dead}
+    (cluster.servers[dead].kill if death is signal.SIGKILL else lambda: cluster.servers[dead].signal(death))()
+    try:
+        first = tube.take(timeout=0)  # This call finds out.
+        assert first is not None
+        first.release()
+        assert {task.partition for task in tube.take_many(10, timeout=0)} == living
+        assert {tube.put(number).partition for number in range(12)} == living
+        assert tube.statistics().tasks["total"] == len(living) + 12
+        assert f"tube 'mail': the node of partitions {sorted(set(nodes) - living)} does not reply" in caplog.text
+        assert len([*tube.select("ready")]) == 12
+        while (task := tube.take(timeout=0)) is not None:
+            task.ack()
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(tube.take, 60)
+            tube.put("late")
+            found = waiting.result()
+            assert found is not None
+            assert found.data == "late"
+    finally:
+        if death is signal.SIGKILL:
+            cluster.servers[dead].start()
+        else:
+            cluster.servers[dead].signal(signal.SIGCONT)
+        assert eventually(cluster.is_healthy)
