@@ -123,7 +123,7 @@ class PartitionedPort:
         self._puts: Final = count()
         #: Of each partition: whether the last take found a task there, and the turn of that take.
         self._found: Final = [False] * self.count
-        self._asked: Final = [0] * self.count
+        self._last_takes: Final = [0] * self.count
         #: The partitions of puts that are about to wait, by the ids of their requests.
         self._waiting_places: Final[dict[int, int]] = {}
         #: The partitions whose nodes replied at the last take.
@@ -402,8 +402,8 @@ class PartitionedPort:
 
     def _order(self) -> list[int]:
         """Return the partitions in the order of a take."""
-        found, asked = self._found, self._asked
-        order = sorted(range(self.count), key=lambda number: (not found[number], asked[number]))
+        found, last_takes = self._found, self._last_takes
+        order = sorted(range(self.count), key=lambda number: (not found[number], last_takes[number]))
         if next(self._turns) % _COLD_TURN == 0:
             cold = [number for number in order if not found[number]]
             if cold:
@@ -413,7 +413,7 @@ class PartitionedPort:
 
     def _note(self, number: int, found: object) -> None:
         """Record whether a take found a task."""
-        self._asked[number] = next(self._notes)
+        self._last_takes[number] = next(self._notes)
         self._found[number] = bool(found)
 
     def take(self) -> Any:
