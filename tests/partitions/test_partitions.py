@@ -278,6 +278,11 @@ def test_put_many_puts_nothing_if_one_partition_has_no_room(queue: tubes.Queue) 
         tube.put_many([tubes.Item(number, utube=lanes[0]) for number in range(4)])
 
 
+def test_capacity_and_a_slow_rate_do_not_disturb_batches(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifo", partitions=2, capacity=10, rate="1/day")
+    assert len(tube.put_many(range(6))) == 6
+
+
 def test_move_into_a_full_tube_repeats_no_task(queue: tubes.Queue) -> None:
     source = queue.create_tube("source", "fifo")
     target = queue.create_tube("target", "fifo", partitions=2, capacity=10)

@@ -66,13 +66,17 @@ def local_id(id: int) -> tuple[int, int]:
     return id & (1 << _BITS) - 1, id >> _BITS
 
 
+def part_of(total: int, number: int, count: int) -> int:
+    """Return the share of a partition of a number, at least 1."""
+    return max(total // count + (number < total % count), 1)
+
+
 def share(options: dict[str, Any], number: int, count: int) -> dict[str, Any]:
     """Return the options of a partition for the options of its tube: its share of the limits of the whole tube."""
     shared = {name: value for name, value in options.items() if name != "partitions"}
     for name in ("capacity", "keep_done_max", "burst"):
         if shared.get(name):
-            total = shared[name]
-            shared[name] = max(total // count + (number < total % count), 1)
+            shared[name] = part_of(shared[name], number, count)
     if shared.get("rate"):
         interval = interval_of_rate("rate", shared["rate"])
         shared["rate"] = SECOND / (interval or 1) / count

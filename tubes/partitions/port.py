@@ -45,7 +45,7 @@ from tubes.errors import (
     TubeNotFound,
     TubesError,
 )
-from tubes.partitions.layout import global_id, local_id, name_of, route, share
+from tubes.partitions.layout import global_id, local_id, name_of, part_of, route, share
 from tubes.values.batch import Batch, tasks_by_id
 from tubes.values.lane import LaneInfo
 from tubes.values.lease import Lease
@@ -188,17 +188,16 @@ class PartitionedPort:
 
     def _all(self, method: str, *args: Any) -> Flow[list[Any]]:
         """Call a method of all partitions, side by side."""
-        for number in range(self.count):
-            yield from self._open(number)
-        found: list[Any] = yield Together([partial(self._one, number, method, args) for number in range(self.count)])
-        return found
+        return (yield from self._each_of(range(self.count), method, args))
 
     def _living(self, method: str, *args: Any) -> Flow[list[Any]]:
         """Call a method of the partitions whose node replies, and log the others."""
-        numbers = yield from self._known_living()
+        return (yield from self._each_of((yield from self._known_living()), method, args))
+
+    def _each_of(self, numbers: Iterable[int], method: str, args: tuple[Any, ...]) -> Flow[list[Any]]:
         for number in numbers:
             yield from self._open(number)
-        found: list[Any] = yield Together([partial(self._one, number, method, args) for number in numbers])
+        found: list[Any] = yield Together([partial(self._to, number, method, *args) for number in numbers])
         return found
 
     def _known_living(self) -> Flow[list[int]]:
@@ -214,9 +213,6 @@ class PartitionedPort:
         by_name = {self._names[number]: number for number in numbers}
         names = yield partial(self.connection.reachable, [*by_name])
         return [by_name[name] for name in names]
-
-    def _one(self, number: int, method: str, args: tuple[Any, ...]) -> Any:
-        return self._run(self._call(number, method, *args))
 
     def _to(self, number: int, method: str, *args: Any) -> Any:
         return self._run(self._call(number, method, *args))
@@ -312,9 +308,10 @@ class PartitionedPort:
         """
         living = yield from self._reachable(range(self.count))
         parts, places = self._split(batch, living)
-        if self.shared.options.get("capacity"):
+        capacity = self.shared.options.get("capacity")
+        if capacity:
             for number, part in parts.items():
-                room = share(dict(self.shared.options), number, self.count)["capacity"]
+                room = part_of(capacity, number, self.count)
                 if part.is_too_large(room):
                     rule = f"must be at most {room} for partition {number}: that is its share of the tube's capacity"
                     raise InvalidOption(option="items", value=part.size, rule=rule)
@@ -341,7 +338,6 @@ class PartitionedPort:
             return None
         size = sum(parts[number].size for number in full)
         facts = {} if lane_full is None else lane_full.facts
-        capacity = self.shared.options.get("capacity")
         raise TubeFull(**{"capacity": capacity, **facts, "tube": self.name, "tasks": size, "partitions": full})
 
     def _split(self, batch: Batch, living: list[int]) -> tuple[dict[int, Batch], list[int]]:
@@ -611,7 +607,7 @@ class PartitionedPort:
         for id, (_, _, known) in references.items():
             if known is not None:
                 parts.setdefault(local_id(id)[0], []).append(known)
-        steps = [partial(self._one, number, method, (mine, *args)) for number, mine in parts.items()]
+        steps = [partial(self._to, number, method, mine, *args) for number, mine in parts.items()]
         for number, found in zip(parts, (yield Together([*steps])), strict=True):
             done |= {global_id(id, number): is_done for id, is_done in found.items()}
         return done
@@ -643,7 +639,9 @@ class PartitionedPort:
         for number, item in zip(numbers, items, strict=True):
             parts.setdefault(number, []).append(item)
         ordered = list(parts.items())
-        replies = yield Together([partial(self._one, number, *call_of(method, mine, args)) for number, mine in ordered])
+        replies = yield Together(
+            [partial(self._to, number, method, *args[:1], mine, *args[1:]) for number, mine in ordered]
+        )
         found = {number: iter(reply) for (number, _), reply in zip(ordered, replies, strict=True)}
         return [next(found[number]) for number in numbers]
 
@@ -836,11 +834,6 @@ class PartitionedPort:
     def abandon(self, waiter: Waiter) -> None:
         if waiter.owner is not None:
             waiter.owner.abandon(waiter)
-
-
-def call_of(method: str, items: list[Any], arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """Return a method and its arguments: `change_seen` has the items in the middle."""
-    return (method, (arguments[0], items, *arguments[1:])) if arguments else (method, (items,))
 
 
 def parts_of(tube: str, seen: Overview, namespace: str) -> list[str]:
