@@ -354,7 +354,7 @@ SAYINGS: list[tuple[Callable[[Scene], Any], str]] = [
     (lambda s: s.ttl.put(1, dealy=5), "ttl, ttr, utube; did you mean 'delay'?"),
     (
         lambda s: s.queue.create_tube("new", "fifo", atempts=5),
-        "key_ttl, max_attempts, rate; did you mean 'max_attempts'?",
+        "key_ttl, max_attempts, partitions, rate; did you mean 'max_attempts'?",
     ),
     (lambda s: s.ttl.alter(max_atempts=5), "did you mean 'max_attempts'?"),
     (lambda s: s.queue.create_tube("new", "FIFO"), "limfifottl, utube, utubettl; did you mean 'fifo'?"),

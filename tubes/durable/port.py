@@ -21,7 +21,7 @@ T = TypeVar("T")
 #: The methods that only read.
 READS: Final = frozenset(
     (
-        *("due_histogram", "first", "is_empty", "lane_info", "lanes", "oldest_ready_age", "peek", "reasons"),
+        *("due_histogram", "first", "is_empty", "lane_info", "lanes", "oldest_ready_age", "peek", "reach", "reasons"),
         *("select", "statistics"),
     )
 )
