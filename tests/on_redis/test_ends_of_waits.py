@@ -222,13 +222,20 @@ def test_clock_of_a_test_does_not_block_the_loop_whose_call_serves_waiters(url: 
 def test_put_finds_room_although_an_earlier_take_still_blocks_on_the_server(url: str) -> None:
     async def main() -> None:
         async with tubes.aio.connect(url) as queue:
-            tube = await queue.create_tube("load", "fifo", capacity=5)
-            for number in range(5):
-                take = asyncio.create_task(tube.take(timeout=60))
-                while not (await tube.statistics()).waiting:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-                await asyncio.sleep(0.1)  # Wait until the take blocks on the server.
-                take.cancel()
-                assert await tube.put(number, timeout=2) is not None
+            tube = await queue.create_tube("load", "fifo", capacity=1)
+            take = asyncio.create_task(tube.take(timeout=60))
+            while not (await tube.statistics()).waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)  # Wait until the take blocks on the server.
+            await tube.put(0)
+            task = await take
+            take = asyncio.create_task(tube.take(timeout=60))
+            await asyncio.sleep(0.1)
+            take.cancel()
+            put = asyncio.create_task(tube.put(1, timeout=2))
+            await asyncio.sleep(0.05)
+            assert task is not None
+            await task.ack()
+            assert await put is not None
 
     asyncio.run(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tubes.backend.clock import Clock
     from tubes.backend.listeners import Listener
@@ -79,6 +79,8 @@ class Tube(Protocol):
     def key(self) -> str: ...
     @property
     def driver(self) -> Driver: ...
+    @property
+    def options(self) -> Mapping[str, Any]: ...
     @property
     def subscription(self) -> Subscription: ...
     def watch(self, due: int, /) -> None: ...

@@ -96,11 +96,11 @@ class Serving:
         # Each item tries to acquire the lock: no interrupt comes between an acquisition and the body of the `for` loop.
         self._acquisitions: Final = map(self.lock.acquire, repeat(False))
 
-    def serve(self, *, only_one: bool = False, only_puts: bool = False) -> Flow[int | None]:
+    def serve(self, *, only_one: bool = False) -> Flow[int | None]:
         """Serve all waiters that can be served; return the next due time (0: none).
 
-        `only_one`: serve at most the first waiter for a task; return None if it was served. `only_puts`: serve only
-        waiters for room. An interrupt never leaves the lock held.
+        `only_one`: serve at most the first waiter for a task; return None if it was served. An interrupt never leaves
+        the lock held.
         """
         is_locked = False
         try:
@@ -111,11 +111,10 @@ class Serving:
             full: set[object] = set()
             while not only_one and self._queue.put_waiters and (yield from self._serve_put(full)):
                 pass
-            while not only_puts:
+            while True:
                 soonest = yield from self._serve_take()
                 if only_one or soonest is not None:
                     return soonest
-            return None
         finally:
             if is_locked:
                 self.lock.release()
@@ -264,13 +263,7 @@ class WaitLoop:
             self._tube.run_now(self._look_first(waiter))
         # A put into a full lane does not hold up other puts.
         if not self._start() and (is_first or (waiter.request is not None and self._tube.driver.lane is not None)):
-            self._store.later(self._look_again)
-
-    def _look_again(self) -> Flow[None]:
-        """Serve a waiter that comes while the thread is blocked."""
-        # It may be blocked for callers that have left, and then no marker for room wakes it.
-        yield from self._serving.serve(only_puts=True)
-        yield from self.mark()
+            self._store.later(self.mark)
 
     def _look_first(self, waiter: Waiter) -> Flow[None]:
         """Serve the waiters; from now on `waiter` counts."""
@@ -463,6 +456,9 @@ class WaitLoop:
             markers = queue.markers()
         if not markers:
             return
+        if not {"capacity", "lane_capacity"}.isdisjoint(self._tube.options):
+            # These waiters may leave, and another one may wait for the other marker before this wait ends.
+            markers = ["marker", "room"]
         if soonest:
             store.check_clock(soonest, channel)
         words = ("BZPOPMIN", *(f"{self._key}:{marker}" for marker in markers), f"{self._patience(soonest):.4f}")
