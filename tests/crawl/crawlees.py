@@ -16,9 +16,9 @@ import tubes
 from tubes.crawl.crawlee import TubeRequestManager
 
 
-async def crawl(url: str, starts: list[str], **options: Any) -> None:
+async def crawl(url: str, starts: list[str], partitions: int | None = None, **options: Any) -> None:
     async with tubes.aio.connect(url) as queue:
-        polite: Any = {"interval": 0.2, "interval_from": "ack", "key_ttl": 3600}
+        polite: Any = {"interval": 0.2, "interval_from": "ack", "key_ttl": 3600, "partitions": partitions}
         tube = await queue.create_tube("pages", "utubettl", if_exists="keep", **polite)
         crawler = ParselCrawler(
             request_manager=TubeRequestManager(tube),

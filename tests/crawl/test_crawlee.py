@@ -52,6 +52,23 @@ def test_two_processes_share_politeness_and_survive_kill(server: LocalServer) ->
 
 
 @pytest.mark.full
+def test_crawl_with_partitions_shares_politeness(server: LocalServer) -> None:
+    with serve(Hosts(6, 8)) as hosts:
+        url = f"{server.url}?namespace=partitions"
+        arguments = {"url": url, "starts": [f"{host}/p/0" for host in hosts.urls], "partitions": 4}
+        runs = [Run("tests.crawl.crawlees", json.dumps(arguments)) for _ in range(2)]
+        with runs[0], runs[1]:
+            stats = [run.wait() for run in runs]
+    assert [one["failed"] for one in stats] == [0, 0]
+    assert hosts.missing() == set()
+    assert hosts.repeated() == 0
+    assert hosts.violations(0.2) == []
+    with tubes.connect(url) as queue:
+        assert queue.tube("pages").partitions == 4
+        assert queue.statistics("pages").tasks["total"] == 0
+
+
+@pytest.mark.full
 def test_program_of_crawlee_page_crawls(server: LocalServer, tmp_path: Path) -> None:
     (program,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/howto/crawlee.md").read_text(), re.DOTALL | re.M)
     with serve(Hosts(1, 3)) as hosts:

@@ -71,6 +71,22 @@ def test_three_processes_share_politeness_and_survive_kill(server: LocalServer) 
 
 
 @pytest.mark.full
+def test_crawl_with_partitions_shares_politeness(server: LocalServer) -> None:
+    url = f"{server.url}?namespace=partitions"
+    with serve(Hosts(6, 8)) as hosts:
+        starts = [f"{host}/p/0" for host in hosts.urls]
+        runs = [spider("follow", url, starts, TUBES_PARTITIONS=4) for _ in range(2)]
+        with runs[0], runs[1]:
+            stats = [run.wait() for run in runs]
+    assert {one["finish_reason"] for one in stats} == {"finished"}
+    check(hosts)
+    with tubes.connect(url) as queue:
+        crawl = queue.tube("scrapy.follow")
+        assert crawl.partitions == 4
+        assert crawl.statistics().tasks["total"] == 0
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("stop", ["interrupt", "kill"])
 def test_crawl_in_folder_continues(tmp_path: Path, stop: str) -> None:
     url = f"file:{tmp_path}"

@@ -91,6 +91,7 @@ class Scheduler(BaseScheduler):
             "order": settings.get("TUBES_ORDER", "round_robin"),
             "key_ttl": settings.getfloat("TUBES_KEY_TTL", 30 * 86_400.0),
             "max_attempts": settings.getint("TUBES_MAX_ATTEMPTS", 5),
+            "partitions": settings.getint("TUBES_PARTITIONS") or None,
         }
         self._block = settings.getfloat("TUBES_BLOCK", 30.0)
         self._block_max = settings.getfloat("TUBES_BLOCK_MAX", 3600.0)
