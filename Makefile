@@ -13,7 +13,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 
 # Let Python write .pyc files even if the user's environment forbids it: the tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo pipeline test test-rest test-all mutants soak soak-faults soak-kills soak-jobs soak-serve screenshots aio check docs matrix bench bench-crawl bench-peers bench-spark bench-scale guard clean
+.PHONY: demo pipeline test test-rest test-all mutants soak soak-faults soak-kills soak-jobs soak-serve screenshots aio check docs matrix bench bench-chaos bench-crawl bench-peers bench-spark bench-scale guard clean
 
 .venv/demo: EXTRAS := examples
 .venv/dashboard: EXTRAS := examples http
@@ -105,6 +105,9 @@ bench: .venv/test  ## measure the speed relative to the queues of the standard l
 
 bench-peers: .venv/test  ## measure the speed relative to peers, which are installed into .peers: make bench-peers ARGS="--quick -k celery"
 	$(BIN)/python -m benchmarks.peers $(ARGS)
+
+bench-chaos: .venv/test  ## count lost and repeated tasks of tubes and its peers under faults, ten minutes: ARGS="--quick -k celery"
+	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 bench-crawl: .venv/test  ## compare the politeness of spiders with Scrapy and scrapy-redis, six minutes; ARGS="--quick"
 	$(BIN)/python -m benchmarks.crawl.spiders $(ARGS)

@@ -66,7 +66,8 @@ class Child:
                 start_new_session=True,
                 preexec_fn=dies_with_parent,
             )
-        place([self._process.pid], one_core())
+        self.pid = self._process.pid
+        place([self.pid], one_core())
 
     def ask(self, line: str) -> dict[str, Any]:
         """Send a command to a producer and return its reply."""

@@ -1,4 +1,4 @@
-"""Run one process of a benchmark: `python -m benchmarks.peers.inside MODULE work`, or `… produce`.
+"""Run one process of a benchmark: `python -m benchmarks.peers.inside MODULE work`, `… produce`, or both: `… TASKS`.
 
 A producer reads commands from stdin, one per line: a word and a number. It replies to each with a line of JSON.
 """
@@ -12,11 +12,14 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+from benchmarks.peers.inside import ledger
 from benchmarks.peers.inside.notes import Notes, payload
 
 #: The size of a batch, and the number of concurrent puts.
@@ -91,6 +94,26 @@ class Producer:
 
         return self._seconds(run_async if self._is_async else plain)
 
+    def paced(self, count: int) -> dict[str, float]:
+        """Put tasks up to this number at an even pace; the ledger records each try, and each put that returned."""
+        put, first = self._module.put, ledger.next_task()
+        start = time.monotonic() - first / ledger.PACE
+        refused = 0
+        for task in range(first, count):
+            time.sleep(max(0.0, start + task / ledger.PACE - time.monotonic()))
+            ledger.note("try", task)
+            try:
+                if self._is_async:
+                    self._run(put(payload(task)))
+                else:
+                    put(payload(task))
+            except Exception:  # any error of a peer: it is unknown whether the put took effect
+                traceback.print_exc()
+                refused += 1
+            else:
+                ledger.note("put", task)
+        return {"refused": refused}
+
     def wake(self, milliseconds: int) -> dict[str, float]:
         """Put tasks with the time of their put, each after the previous one was handled, for this time."""
         notes = Notes(Path(os.environ["PEERS_NOTES"]))
@@ -128,7 +151,9 @@ def versions(packages: str) -> dict[str, str]:
 def main() -> None:
     """Run a worker, or execute the commands from stdin."""
     module = import_module(f"benchmarks.peers.inside.{sys.argv[1]}")
-    if sys.argv[2] == "work":
+    if sys.argv[2].isdecimal():  # A queue of one process: this worker puts its tasks, too.
+        Thread(target=Producer(module, asyncio.run).paced, args=(int(sys.argv[2]),), daemon=True).start()
+    if sys.argv[2] != "produce":
         module.work()
         return
     with asyncio.Runner() as runner:

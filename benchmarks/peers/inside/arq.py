@@ -23,10 +23,12 @@ async def put(payload: str) -> None:
 
 async def handle(context: Any, payload: str) -> None:
     """Handle a job."""
-    notes.handle(payload)
+    await notes.handle_async(payload)
 
 
 def work() -> None:
     """Run a worker like the command does."""
     worker: Any = import_module("arq.worker")
-    worker.Worker([handle], redis_settings=_settings, keep_result=0).run()
+    lease = settings.LEASE
+    reliable = {"job_timeout": lease, "max_tries": 20, "job_completion_wait": lease} if lease else {}
+    worker.Worker([handle], redis_settings=_settings, keep_result=0, **reliable).run()

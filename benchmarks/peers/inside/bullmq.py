@@ -1,6 +1,7 @@
 """bullmq's Python package: jobs are removed when done; 10 at a time."""
 
 import asyncio
+import signal
 from importlib import import_module
 from typing import Any
 
@@ -9,6 +10,8 @@ from benchmarks.peers.inside import notes, settings
 _bullmq: Any = import_module("bullmq")
 _CONNECTION = {"connection": settings.URL}
 _OPTIONS = {"removeOnComplete": True}
+_SPAN = settings.LEASE * 1000
+_RELIABLE = {"lockDuration": _SPAN, "stalledInterval": _SPAN, "maxStalledCount": 20} if _SPAN else {}
 _queue: Any = None
 
 
@@ -29,12 +32,14 @@ async def put_many(payloads: list[str]) -> None:
 
 
 async def _handle(job: Any, token: str) -> None:
-    notes.handle(job.data["payload"])
+    await notes.handle_async(job.data["payload"])
 
 
 async def _work() -> None:
-    worker = _bullmq.Worker("jobs", _handle, {**_CONNECTION, "concurrency": 10})
-    await asyncio.Event().wait()
+    worker = _bullmq.Worker("jobs", _handle, {**_CONNECTION, **_RELIABLE, "concurrency": 10})
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    await stopped.wait()
     await worker.close()
 
 

@@ -7,7 +7,8 @@ from benchmarks.peers.inside import notes, settings
 
 _dramatiq: Any = import_module("dramatiq")
 _redis_broker: Any = import_module("dramatiq.brokers.redis")
-_dramatiq.set_broker(_redis_broker.RedisBroker(url=settings.URL))
+_RELIABLE: Any = {"heartbeat_timeout": settings.LEASE * 1000, "maintenance_chance": 100_000} if settings.LEASE else {}
+_dramatiq.set_broker(_redis_broker.RedisBroker(url=settings.URL, **_RELIABLE))
 _handle = _dramatiq.actor(notes.handle)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
 import threading
 import time
 from pathlib import Path
+
+from benchmarks.peers.inside import ledger, settings
 
 #: The number of latencies that fit; later ones are dropped.
 ROOM = 4096
@@ -66,8 +69,12 @@ _notes: Notes | None = None
 
 
 def handle(payload: str) -> None:
-    """Handle a task of any peer: do almost nothing."""
+    """Handle a task of any peer: do almost nothing, or a short work that the ledger records."""
     global _notes
+    if settings.LEASE:
+        with ledger.run(int(payload[:DIGITS])):
+            time.sleep(ledger.WORK)
+        return
     if _notes is None:
         _notes = Notes(Path(os.environ["PEERS_NOTES"]))
     _notes.add(payload)
@@ -75,4 +82,8 @@ def handle(payload: str) -> None:
 
 async def handle_async(payload: str) -> None:
     """Handle a task of a peer with async handlers."""
-    handle(payload)
+    if settings.LEASE:
+        with ledger.run(int(payload[:DIGITS])):
+            await asyncio.sleep(ledger.WORK)
+    else:
+        handle(payload)

@@ -13,7 +13,7 @@ _queue = _rq.Queue("jobs", connection=_connection)
 
 def put(payload: str) -> None:
     """Put one job."""
-    _queue.enqueue(notes.handle, payload, result_ttl=0)
+    _queue.enqueue(notes.handle, payload, result_ttl=0, retry=_rq.Retry(max=20) if settings.LEASE else None)
 
 
 def put_many(payloads: list[str]) -> None:
@@ -24,4 +24,6 @@ def put_many(payloads: list[str]) -> None:
 def work() -> None:
     """Run a worker like `rq worker` does."""
     kind = _rq.SimpleWorker if settings.WAY == "simple" else _rq.Worker
-    kind([_queue], connection=_connection, log_job_description=False).work(logging_level="WARNING")
+    span = settings.LEASE
+    reliable: Any = {"job_monitoring_interval": span, "maintenance_interval": span} if span else {}
+    kind([_queue], connection=_connection, log_job_description=False, **reliable).work(logging_level="WARNING")

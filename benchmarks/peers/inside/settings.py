@@ -9,3 +9,5 @@ PORT = int(os.environ.get("PEERS_PORT", "0"))
 URL = f"redis://{HOST}:{PORT}/0"
 #: Which of a peer's ways is measured, where it has several.
 WAY = os.environ.get("PEERS_WAY", "")
+#: The lease in seconds where reliability is measured: then each peer has the settings that its guide advises for this.
+LEASE = int(os.environ.get("PEERS_LEASE", "0"))

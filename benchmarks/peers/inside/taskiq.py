@@ -6,7 +6,11 @@ from typing import Any
 from benchmarks.peers.inside import notes, settings
 
 _redis: Any = import_module("taskiq_redis")
-broker = (_redis.ListQueueBroker if settings.WAY == "list" else _redis.RedisStreamBroker)(settings.URL)
+_RELIABLE: Any = {"idle_timeout": settings.LEASE * 1000, "unacknowledged_lock_timeout": settings.LEASE}
+if settings.WAY == "list":
+    broker = _redis.ListQueueBroker(settings.URL)
+else:
+    broker = _redis.RedisStreamBroker(settings.URL, **(_RELIABLE if settings.LEASE else {}))
 _handle = broker.task(notes.handle_async)
 
 

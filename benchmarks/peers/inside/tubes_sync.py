@@ -6,8 +6,10 @@ import tubes
 from benchmarks.peers.inside import notes, settings
 from tubes.worker import Worker
 
-_queue = tubes.connect(settings.URL)
-_tube = _queue.create_tube("jobs", if_not_exists=True)
+# The ways with a URL are in this process: in memory, or in a folder.
+_queue = tubes.connect(settings.WAY if ":" in settings.WAY else settings.URL)
+_OPTIONS: Any = {"ttr": settings.LEASE} if settings.LEASE else {}
+_tube = _queue.create_tube("jobs", if_not_exists=True, **_OPTIONS)
 
 
 def put(payload: str) -> None:
@@ -56,13 +58,12 @@ def _coroutines() -> None:
 
     @worker.on("jobs", concurrency=10)
     async def work(task: Any) -> None:
-        notes.handle(task.data)
+        await notes.handle_async(task.data)
 
     worker.run()
 
 
 def work() -> None:
     """Run the selected worker."""
-    {"calls": _calls, "loop": _loop, "batches": _batches, "threads": _threads, "coroutines": _coroutines}[
-        settings.WAY
-    ]()
+    ways = {"calls": _calls, "loop": _loop, "batches": _batches, "threads": _threads}
+    ways.get(settings.WAY, _coroutines)()
