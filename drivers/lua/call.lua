@@ -48,7 +48,7 @@ Call.SESSION_GONE = 'SESSIONGONE its lease has ended'
 -- The keys of a tube in addition to its meta hash.
 Call.PARTS = {
   'tasks', 'ready', 'taken', 'due', 'buried', 'back', 'offers', 'behind', 'lanes', 'cooldowns', 'fill', 'crowded', 'keys',
-  'known', 'done', 'ended', 'leases', 'waiting', 'wanting', 'marker', 'room', 'sealed', 'broken',
+  'known', 'done', 'ended', 'leases', 'waiting', 'wanting', 'line', 'marker', 'room', 'sealed', 'broken',
 }
 
 -- What is known of tubes by their meta hash: the names of their keys; and by the tokens of sessions the plan, the version of
@@ -56,9 +56,9 @@ Call.PARTS = {
 local tubes, tube_count = {}, 0
 local NO_FIELDS = {}
 
--- Return the names of the keys of a tube by their parts: `keys.tasks`.
+-- Return the names of the keys of a tube by their parts: `keys.tasks`. `keys.is_partition` is true for a partition.
 local function keys_of(key)
-  return setmetatable({}, {
+  return setmetatable({ is_partition = find(key, '#%d+%.%d+%.%w+}') ~= nil }, {
     __index = function(keys, part)
       local name = key .. ':' .. part
       keys[part] = name

@@ -366,15 +366,16 @@ local function taken_before(replayed, at)
 end
 
 -- Take the next task.
--- ARGV  6 how many callers in the process wait if no task can be taken ('': none), 7 the process, 8 '', 9 as for
---       take_task
+-- ARGV  6 how many callers in the process wait if no task can be taken ('': none), 7 the process, 8 '1' if the partition
+--       has woken it, 9 as for take_task
 -- reply  the task as `Entry.encode` encodes it, for a process that waits behind 8 bytes: when the next task can be taken
 --        (1: now; 0: nothing is due); if no task can be taken, the next due time (0: none)
 function Engine.take(args)
   local waits, id = args[6] and args[6] ~= ''
+  if args[8] == '1' then Waiting.answer() end
   if Call.replayed then
     local task = taken_before(Call.replayed, 1)
-    if task then return (waits and Waiting.outlook() or '') .. Entry.encode_held(task) end
+    if task then return (waits and Waiting.outlook(args[7]) or '') .. Entry.encode_held(task) end
     -- Take nothing: a waiter sends its next take itself, and this request may come from an abandoned connection.
     if waits then id = false end
   end
@@ -387,7 +388,7 @@ function Engine.take(args)
     return Call.soonest or 0
   end
   local facts, value = take_popped(id, args[9] and tonumber(args[9]))
-  return (waits and Waiting.outlook() or '') .. facts .. value, facts
+  return (waits and Waiting.outlook(args[7]) or '') .. facts .. value, facts
 end
 
 -- Take one task, regardless of the order.

@@ -8,6 +8,11 @@
 -- A field PROCESS of ':waiting' is 'CALLERS UNTIL': how many callers wait there, and until when that is valid. ':wanting'
 -- sorts processes that wait for room by the number of tasks that their first caller wants to put; a field PROCESS:room
 -- of ':waiting' says until when this is valid: '0 SIZE UNTIL' (0, so that it does not count as a caller).
+--
+-- A process cannot block on many partitions of a tube at once. So it stands in the sorted set ':line' of each, since the
+-- time of its last take there, and subscribes to a channel of each. If there is a task to take, a call removes the process
+-- that has stood for longest from the line, and wakes it by a message on its channel. The marker says that a process was
+-- woken; until that process takes, no call wakes another one. It expires, since a process may have stopped.
 local Call = require 'call'
 local Bucket = require 'bucket'
 local Lists = require 'lists'
@@ -16,6 +21,11 @@ local call = redis.call
 local match = string.match
 
 local Waiting = {}
+
+-- Microseconds for which the calls on a partition remember that processes stand in its line. They stand again before.
+local STANDING = 40000000
+-- Milliseconds for which a process that was woken may be on its way.
+local WAKING = 50
 
 -- Return the moment until which a process stays registered. A later time than this was written before the clock was set
 -- back. A test that sets the time has no limit.
@@ -63,9 +73,39 @@ local function has_ready()
   return values.ready
 end
 
--- Return when the next task can be taken, for a process that has just taken one: 1 if now, 0 if nothing is due.
-function Waiting.outlook()
-  return struct.pack('>I8', has_ready() and 1 or Call.soonest or 0)
+-- Let a process stand in the line of a partition.
+local function stand(process)
+  call('ZADD', Call.keys.line, 'NX', string.format('%.0f', Call.now), process)
+  Call.set('waiting', string.format('%.0f', watched() + STANDING))
+end
+
+-- Wake the process that has stood in line for longest. Return false if nobody stands there.
+local function wake_next()
+  local K = Call.keys
+  if call('ZADD', K.marker, 'NX', 0, 1) == 0 then return true end
+  call('PEXPIRE', K.marker, WAKING)
+  while true do
+    local process = call('ZPOPMIN', K.line)[1]
+    if not process then
+      call('DEL', K.marker)
+      return false
+    end
+    -- It is an error if this user may not publish. Then the process takes at its next rare look.
+    if redis.pcall('SPUBLISH', K.wake .. ':' .. process, '') ~= 0 then return true end
+  end
+end
+
+-- Return when the next task can be taken, for a process that has just taken one: 1 if now, 0 if nothing is due. If none
+-- can be taken from a partition now, the process stands in its line.
+function Waiting.outlook(process)
+  local ready = has_ready()
+  if not ready and Call.keys.is_partition then stand(process) end
+  return struct.pack('>I8', ready and 1 or Call.soonest or 0)
+end
+
+-- The process that was woken is here.
+function Waiting.answer()
+  call('DEL', Call.keys.marker)
 end
 
 -- Wake processes at the end of a call, and renew the expiry of a tube with the option `idle`.
@@ -76,7 +116,11 @@ function Waiting.flush()
   if Call.waiting then
     local soonest = Call.soonest
     if has_ready() or (soonest and soonest < (tonumber(Call.values[3]) or math.huge)) then
-      call('ZADD', K.marker, 0, 1)
+      if not K.is_partition then
+        call('ZADD', K.marker, 0, 1)
+      elseif not wake_next() then
+        Call.set('waiting', 0)
+      end
     end
   end
   if Call.filling and Call.filling + 0 > Call.now then
@@ -89,12 +133,13 @@ function Waiting.flush()
   end
 end
 
--- Register `callers` of a process as waiting for a task.
+-- Register `callers` of a process as waiting for a task; '0': it is registered in another partition.
 function Waiting.wait_for_task(callers, process)
   local ends = watched()
   if not Call.values[2] then require('sessions').store_slot() end
-  call('HSET', Call.key, Call.args[3], Call.args[4] .. ':', 'waiting', ends)
-  call('HSET', Call.keys.waiting, process, string.format('%s %.0f', callers, ends))
+  if Call.keys.is_partition then stand(process) end
+  call('HSET', Call.key, Call.args[3], Call.args[4] .. ':', 'waiting', Call.keys.is_partition and Call.waiting or ends)
+  if callers ~= '0' then call('HSET', Call.keys.waiting, process, string.format('%s %.0f', callers, ends)) end
 end
 
 -- Register `callers` of a process as waiting for room; the first of them puts `size` tasks. `lane`: the lane, if the
@@ -139,11 +184,16 @@ function Waiting.count(processes, own)
   return others, callers_there, expired
 end
 
--- Push a marker, which wakes one waiting process.
+-- Push a marker, which wakes one waiting process; or the next process if a partition has woken the caller in vain.
 -- KEYS[1]  the tube's meta hash
 -- ARGV  1 'marker' or 'room'
 function Waiting.wake(args)
   if call('EXISTS', Call.key) == 0 then return end
+  if Call.keys.is_partition and args[1] == 'marker' then
+    Waiting.answer()
+    wake_next()
+    return
+  end
   local key = Call.keys[args[1]]
   call('ZADD', key, 0, 1)
   -- The marker expires with the tube.
@@ -160,7 +210,11 @@ function Waiting.wake_at_due(args)
   if not soonest or soonest > tonumber(args[2]) then return 0 end
   local now = Call.time()
   if soonest > now then return soonest - now end
-  call('ZADD', Call.keys[args[1]], 0, 1)
+  if Call.keys.is_partition and args[1] == 'marker' then
+    wake_next()
+  else
+    call('ZADD', Call.keys[args[1]], 0, 1)
+  end
   return 0
 end
 

@@ -190,17 +190,17 @@ def test_interrupted_take_holds_no_task(queue: tubes.Queue, calls: int, monkeypa
     tube = queue.create_tube("mail", "fifo", partitions=3)
     tube.put_many(range(9))
     port: Any = port_of(tube)
-    left, note = calls, port._note
+    left, note = calls, port._looks.note_take
 
-    def interrupt(*arguments: Any) -> None:
+    def interrupt(*arguments: Any, **named: Any) -> None:
         nonlocal left
         left -= 1
         if not left:
             raise KeyboardInterrupt
-        note(*arguments)
+        note(*arguments, **named)
 
     takes: list[Callable[[], object]] = [lambda: tube.take(timeout=0), lambda: tube.take_many(9, timeout=0)]
-    monkeypatch.setattr(port, "_note", interrupt)
+    monkeypatch.setattr(port._looks, "note_take", interrupt)
     with pytest.raises(KeyboardInterrupt):
         takes[calls - 1]()
     monkeypatch.undo()

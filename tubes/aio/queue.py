@@ -369,12 +369,13 @@ class AsyncQueue:
             task = await self._take_by_pri(found, ttr)
             if task is not None:
                 return task
-        for port in ports if order == "tubes" else ():
+        for each in ports if order == "tubes" else ():
             if ttr is None:
+                port = each if patience == 0 else each.hot
                 reply = port.take()
                 task = await reply if type(reply) is CoroutineType else reply
             else:
-                tube: AsyncTube = port.tube
+                tube: AsyncTube = each.tube
                 task = await tube.take(0, ttr=ttr)
             if task is not None:
                 return task
@@ -521,7 +522,7 @@ class AsyncQueueAdmin:
             if parts:
                 reply = self._connection.overview(ages, parts)
                 counted = await reply if type(reply) is CoroutineType else reply
-                found[name] = sum_overviews(seen, [*counted.values()])
+                found[name] = sum_overviews(seen, [*counted.values()], self._connection.joins_all_lines)
         return found
 
     async def namespaces(self) -> list[str]:

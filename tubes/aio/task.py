@@ -144,7 +144,8 @@ class AsyncTask(TaskView[T]):
         """Return this task, which a waiting call got, and more available tasks, up to `limit` in all."""
         if limit == 1 or self._tube._port.knows_none:
             return [self]
-        reply = self._tube._port.take_many(limit - 1, span)
+        port = self._tube._port.hot
+        reply = port.take_many(limit - 1, span)
         others: list[AsyncTask[T]] = await reply if type(reply) is CoroutineType else reply
         return [self, *others]
 

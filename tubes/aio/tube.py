@@ -288,7 +288,8 @@ class AsyncTube(Generic[T, R]):
             reply = self._port.take()
             return await reply if type(reply) is CoroutineType else reply
         patience = None if timeout is None else micros("timeout", timeout)
-        reply = self._port.take()
+        port = self._port if patience == 0 else self._port.hot
+        reply = port.take()
         task: AsyncTask[T] | None = await reply if type(reply) is CoroutineType else reply
         if task is None and patience != 0:
             task = await LoopWaiter(self._port.clock, patience).wait(self._port)
@@ -312,8 +313,9 @@ class AsyncTube(Generic[T, R]):
         span = None if ttr is None else micros("ttr", ttr)
         top_up = partial(AsyncTask._top_up, limit=count, span=span)
         tasks: list[AsyncTask[T]] = []
+        port = self._port if patience == 0 else self._port.hot
         if patience == 0 or not self._port.knows_none:
-            reply = self._port.take_many(count, span)
+            reply = port.take_many(count, span)
             tasks = await reply if type(reply) is CoroutineType else reply
         if not tasks and patience != 0:
             tasks = await LoopWaiter(self._port.clock, patience, span=span).wait(self._port, top_up) or []

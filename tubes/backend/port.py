@@ -62,6 +62,11 @@ class PortBase(Generic[F]):
         """True if no task is available, so that a caller can wait at once."""
         return False
 
+    @property
+    def hot(self) -> Self:
+        """The port for takes that may wait: with partitions it asks only those that probably have a task."""
+        return self
+
     def reach(self, request: object) -> list[F] | None:
         """Prepare the wait for room of a put, or of a batch. Return the tasks if they need not wait."""
         return None

@@ -87,8 +87,11 @@ class AnyOf:
     def enlist(self, waiter: Waiter) -> None:
         """Put a sub-waiter in the line of each tube; stop once one of them has a result."""
         clock = self._ports[0].clock
-        if waiter.timeout is not None:
+        if waiter.timeout is not None and waiter.deadline is None:
             waiter.deadline = clock.micros() + waiter.timeout
+        # A caller comes again after its `Look` found no task.
+        self._sub_waiters.clear()
+        self._winner, self._pending, self._is_woken = None, len(self._ports), False
         for port in self._ports:
             if self.is_done(waiter):
                 return

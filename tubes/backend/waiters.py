@@ -89,6 +89,23 @@ TUBE_EMPTY: Final = object()
 PART_EMPTY: Final = object()
 
 
+class Look:
+    """The result of a caller that has to ask its tube again, since a task may be available there."""
+
+    __slots__ = ("_waiter",)
+
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter: Final = waiter
+
+    def ask(self) -> Any:
+        """Return a task, or None; a coroutine in the asyncio API."""
+        return self._waiter.owner.ask(self._waiter)
+
+    def give_back(self, task: Any) -> None:
+        """Release the task of a caller that has left."""
+        self._waiter.owner.release_later(task)
+
+
 class TaskEnd(NamedTuple):
     """The `request` of a caller that waits for the end of a task."""
 
@@ -120,22 +137,36 @@ class ThreadWaiter:
         CPython raises interrupts only at the start of a function, after a call and in loops, so that none can come
         between an `except` and the call below it.
         """
+        look = task = None
         try:
-            line.enlist(self)
-            if self.result is PENDING:
-                patience = self._clock.patience(self.deadline)
-                if not self._sleep(patience) and line.must_keep_waiting(self):
-                    self._sleep(None)
-            result = _get_result(self, line)
+            result = self._wait_once(line)
+            while result.__class__ is Look:
+                look = result
+                task = look.ask()
+                if task is not None:
+                    return task if then is None else then(task)
+                self._lock.acquire(blocking=False)
+                self.result = PENDING
+                result = self._wait_once(line)
             return result if then is None or result is None else then(result)
         except BaseException:
             try:
+                if look is not None and task is not None:
+                    look.give_back(task)
                 line.withdraw(self, undo=True)
             except TubesError:
                 pass
             except BaseException:  # A second interrupt. Use another thread: signals do not reach it.
                 start_new_thread(line.withdraw, (self,), {"undo": True})
             raise
+
+    def _wait_once(self, line: WaitLine) -> Any:
+        line.enlist(self)
+        if self.result is PENDING:
+            patience = self._clock.patience(self.deadline)
+            if not self._sleep(patience) and line.must_keep_waiting(self):
+                self._sleep(None)
+        return _get_result(self, line)
 
     def _sleep(self, seconds: float | None) -> bool:
         """Sleep until the waiter is woken; return False after a timeout.
@@ -178,26 +209,24 @@ class LoopWaiter:
         self.result: object = PENDING
         self.deadline: int | None = None
         # The future is done after a timeout and after a cancel.
-        self.is_done: Final = self._future.done
+        self.is_done = self._future.done
         self.owner: Any = None
         self.request: Final = request
         self.span: Final = span
 
     async def wait(self, line: WaitLine, then: Callable[[Any], Awaitable[object]] | None = None) -> Any:
         """Wait for the result, as `ThreadWaiter.wait` does. A cancelled wait loses no task either."""
+        look = task = None
         try:
-            line.enlist(self)
-            if self.result is PENDING:
-                timer = None
-                try:
-                    patience = self._clock.patience(self.deadline)
-                    if patience is not None:
-                        timer = self._loop.call_later(patience, self._time_out, line)
-                    await self._future
-                finally:
-                    if timer is not None:
-                        timer.cancel()
-            result = _get_result(self, line)
+            result = await self._wait_once(line)
+            while result.__class__ is Look:
+                look = result
+                task = await look.ask()
+                if task is not None:
+                    return task if then is None else await then(task)
+                self._future, self.result = self._loop.create_future(), PENDING
+                self.is_done = self._future.done
+                result = await self._wait_once(line)
             return result if then is None or result is None else await then(result)
         except GeneratorExit:
             # The loop is closed. The garbage collector may run this at any point, so take no lock here.
@@ -205,12 +234,28 @@ class LoopWaiter:
             raise
         except BaseException:
             try:
+                if look is not None and task is not None:
+                    look.give_back(task)
                 line.withdraw(self, undo=True)
             except TubesError:
                 pass
             except BaseException:  # As in `ThreadWaiter.wait`.
                 start_new_thread(line.withdraw, (self,), {"undo": True})
             raise
+
+    async def _wait_once(self, line: WaitLine) -> Any:
+        line.enlist(self)
+        if self.result is PENDING:
+            timer = None
+            try:
+                patience = self._clock.patience(self.deadline)
+                if patience is not None:
+                    timer = self._loop.call_later(patience, self._time_out, line)
+                await self._future
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        return _get_result(self, line)
 
     def has_left(self) -> bool:
         """True if the task was cancelled, or its loop is closed."""

@@ -111,6 +111,10 @@ class AsyncSyncedPort:
         setattr(self, name, method)
         return method
 
+    @property
+    def hot(self) -> AsyncSyncedPort:
+        return self
+
     def relay_limit(self, target: object) -> int:
         return self._port.relay_limit(target._port if isinstance(target, AsyncSyncedPort) else target)
 

@@ -145,6 +145,12 @@ class MemoryConnection(ConnectionBase):
         self.check()
         return self._port(self.store.create(name, driver, "keep", temporary, options))
 
+    #: True if a caller that waits for a task of a partitioned tube is in the line of each partition.
+    joins_all_lines: Final = True
+
+    def sleepers(self, name: str, born: int, parts: list[str]) -> None:
+        """Return None: a waiting caller is in the line of each partition."""
+
     def find_part(self, name: str) -> CallPort:
         """Return the port of an existing partition."""
         self.check()

@@ -11,8 +11,9 @@ A task belongs to its partition: `task._tube` is a tube with the name of the who
 the backends see, has the id in the partition. The methods here route by the task, its lease or its id, by the lane or
 the key of a put, or call all partitions.
 
-A take asks the partitions that had tasks at the last look first, each in turn. Every second take begins with one of the
-others, and a take that finds no task has asked all of them. A caller that waits is in the line of each partition.
+A take asks the partitions in the order of `Looks`, those that probably have a task first; a take that may not wait has
+asked all of them before it returns None. A caller that waits on a server sleeps until a partition wakes it
+(`Sleepers`); in memory it is in the line of each partition (`AnyOf`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from dataclasses import replace
 from functools import cache, partial
 from inspect import isawaitable
 from itertools import count
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from tubes.backend.flow import run, run_async
+from tubes.backend.looks import Looks
 from tubes.backend.selecting import Scan
 from tubes.backend.take_any import AnyOf
 from tubes.backend.waiters import PART_EMPTY, PENDING, TUBE_EMPTY, TaskEnd
@@ -73,8 +76,6 @@ class Together(NamedTuple):
 
 #: A step is a function that calls a port, or `Together`.
 Flow: TypeAlias = Generator[Any, Any, T]
-#: Every so many takes begin with a partition that had no task at the last look.
-_COLD_TURN: Final = 2
 
 
 @cache
@@ -106,7 +107,7 @@ class PartitionedPort:
         self.url: Final = manifest.url
         self.clock: Final = manifest.clock
         self.name: Final[str] = manifest.shared.name
-        self.born: Final[int] = manifest.born  # type: ignore[attr-defined]
+        self.born: Final[int] = getattr(manifest, "born")  # noqa: B009
         self.tube: Final = type(manifest.tube)(self)
         self.kind: Final[Any] = _kind_of(manifest.kind)
         self.count: Final[int] = manifest.shared.options["partitions"]
@@ -119,11 +120,12 @@ class PartitionedPort:
         self._codec: Codec | None = None
         self._on_loss: Callable[[Loss | None], object] | None = None
         self._turns: Final = count()
-        self._notes: Final = count()
         self._puts: Final = count()
-        #: Of each partition: whether the last take found a task there, and the turn of that take.
-        self._found: Final = [False] * self.count
-        self._last_takes: Final = [0] * self.count
+        # The waiting callers of this process on a server; None: they wait in the line of each partition.
+        self._sleepers: Final[Any] = self.connection.sleepers(self.name, self.born, self._names)
+        self._looks: Final[Looks] = Looks(self.count) if self._sleepers is None else self._sleepers.looks
+        #: This port for takes that may wait: they ask only partitions that probably have a task.
+        self.hot: Final[Any] = self if self._sleepers is None else HotPort(self)
         #: The partitions of puts that are about to wait, by the ids of their requests.
         self._waiting_places: Final[dict[int, int]] = {}
         #: The partitions whose nodes replied at the last take.
@@ -259,8 +261,13 @@ class PartitionedPort:
 
     @property
     def knows_none(self) -> bool:
-        """False: the caller looks at the partitions."""
-        return False
+        """True if the caller can wait at once: it asks the partitions then."""
+        self.connection.check()
+        return self._sleepers is not None and not self._looks.has_hot()
+
+    @property
+    def closed_error(self) -> Callable[[], TubesError] | None:
+        return self._manifest.closed_error  # type: ignore[attr-defined, no-any-return]
 
     @property
     def codec(self) -> Codec | None:
@@ -396,51 +403,70 @@ class PartitionedPort:
 
     # -- takes ---------------------------------------------------------------------------------------------------------
 
-    def _order(self) -> list[int]:
-        """Return the partitions in the order of a take."""
-        found, last_takes = self._found, self._last_takes
-        order = sorted(range(self.count), key=lambda number: (not found[number], last_takes[number]))
-        if next(self._turns) % _COLD_TURN == 0:
-            cold = [number for number in order if not found[number]]
-            if cold:
-                order.remove(cold[0])
-                order.insert(0, cold[0])
-        return order
-
-    def _note(self, number: int, found: object) -> None:
-        """Record whether a take found a task."""
-        self._last_takes[number] = next(self._notes)
-        self._found[number] = bool(found)
-
-    def take(self) -> Any:
+    def take(self, *, only_hot: bool = False) -> Any:
         if self._awaited:
-            return run_async(self._take_async("take"), _ask_async)
-        return self._take_here(lambda port: port.take())
+            return run_async(self._take_async("take", 1, None, only_hot), _ask_async)
+        return self._take_here(lambda port: port.take(), only_hot)
 
-    def take_many(self, limit: int, span: int | None = None) -> Any:
+    def take_many(self, limit: int, span: int | None = None, *, only_hot: bool = False) -> Any:
         if self._awaited:
-            return run_async(self._take_async("take_many", limit, span), _ask_async)
+            return run_async(self._take_async("take_many", limit, span, only_hot), _ask_async)
         tasks: list[Any] = []
-        self._take_here(lambda port: port.take_many(limit - len(tasks), span), tasks, limit)
+        self._take_here(lambda port: port.take_many(limit - len(tasks), span), only_hot, tasks, limit)
         return tasks
 
-    def _take_here(self, take: Callable[[Any], Any], tasks: list[Any] | None = None, limit: int = 0) -> Any:
+    def ask(self, waiter: Waiter) -> Any:
+        """Ask the partitions until one has a task for a caller that was woken, or this process stands in all lines."""
+        if self._awaited:
+            return run_async(self._ask_async(waiter), _ask_async)
+        return self._ask_here(waiter)
+
+    def _ask_here(self, waiter: Waiter) -> Any:
+        sleepers, number, task = self._sleepers, None, None
+        try:
+            try:
+                sleepers.begin(waiter)
+                while task is None and (found := sleepers.next()) is not None:
+                    number = found[0]
+                    if found[1] or self._run(self._replies(number)):
+                        task = self._take_from(number, partial(_take_standing, sleepers, found, waiter.span))
+            finally:
+                sleepers.end(number)
+            return task
+        except BaseException:
+            if task is not None:
+                self.release_later(task)
+            raise
+
+    def _ask_async(self, waiter: Waiter) -> Flow[Any]:
+        sleepers, number, task = self._sleepers, None, None
+        try:
+            sleepers.begin(waiter)
+            while task is None and (found := sleepers.next()) is not None:
+                number = found[0]
+                if found[1] or (yield from self._replies(number)):
+                    task = yield from self._take_flow(number, partial(_take_standing, sleepers, found, waiter.span))
+        finally:
+            sleepers.end(number)
+        return task
+
+    def _replies(self, number: int) -> Flow[bool]:
+        """Return True if the node of a partition replies."""
+        is_alive = bool((yield partial(self.connection.is_reachable, self._names[number])))
+        if not is_alive:
+            self._sleepers.note_failure(number)
+        return is_alive
+
+    def _take_here(
+        self, take: Callable[[Any], Any], only_hot: bool, tasks: list[Any] | None = None, limit: int = 0
+    ) -> Any:
         """Take in this thread: return a task, or add up to `limit` tasks to `tasks`. An interrupted call holds none."""
         taken: list[Any] = [] if tasks is None else tasks
         task: Any = None
         try:
-            for number in self._run(self._living_order()):
-                port = self._ports.get(number)
-                try:
-                    # There is no step after the take of the port in which an interrupt could lose the task.
-                    task = take(port if port is not None else self._run(self._open(number)))
-                except TubeNotFound:
-                    self._ports.pop(number, None)
-                    task = take(self._run(self._open(number)))
-                except ConnectionLost:
-                    if not self._run(self._has_died(number)):
-                        raise
-                self._note(number, task)
+            for number in self._run(self._living_order(only_hot)):
+                task = self._take_from(number, take)
+                self._looks.note_take(number, found=bool(task))
                 if tasks is None and task is not None:
                     return task
                 taken += task or ()
@@ -456,18 +482,43 @@ class PartitionedPort:
             raise
         return None
 
-    def _take_async(self, method: str, limit: int = 1, span: int | None = None) -> Flow[Any]:
+    def _take_from(self, number: int, take: Callable[[Any], Any]) -> Any:
+        """Take from a partition in this thread; return None if its node is dead.
+
+        There is no step after the take of the port in which an interrupt could lose the task.
+        """
+        port = self._ports.get(number)
+        try:
+            return take(port if port is not None else self._run(self._open(number)))
+        except TubeNotFound:
+            self._ports.pop(number, None)
+            return take(self._run(self._open(number)))
+        except ConnectionLost:
+            if not self._run(self._has_died(number)):
+                raise
+            return None
+
+    def _take_flow(self, number: int, take: Callable[[Any], Any]) -> Flow[Any]:
+        """Take from a partition on an event loop; return None if its node is dead."""
+        port = yield from self._open(number)
+        try:
+            return (yield partial(take, port))
+        except TubeNotFound:
+            self._ports.pop(number, None)
+        except ConnectionLost:
+            if not (yield from self._has_died(number)):
+                raise
+            return None
+        port = yield from self._open(number)
+        return (yield partial(take, port))
+
+    def _take_async(self, method: str, limit: int, span: int | None, only_hot: bool) -> Flow[Any]:
         tasks: list[Any] = []
         try:
-            for number in (yield from self._living_order()):
+            for number in (yield from self._living_order(only_hot)):
                 arguments = (limit - len(tasks), span) if method == "take_many" else ()
-                try:
-                    found = yield from self._call(number, method, *arguments)
-                except ConnectionLost:
-                    if not (yield from self._has_died(number)):
-                        raise
-                    found = None
-                self._note(number, found)
+                found = yield from self._take_flow(number, methodcaller(method, *arguments))
+                self._looks.note_take(number, found=bool(found))
                 if method == "take" and found is not None:
                     return found
                 tasks += found or ()
@@ -479,8 +530,8 @@ class PartitionedPort:
             raise
         return tasks if method == "take_many" else None
 
-    def _living_order(self) -> Flow[list[int]]:
-        self._living_numbers = yield from self._reachable(self._order())
+    def _living_order(self, only_hot: bool) -> Flow[list[int]]:
+        self._living_numbers = yield from self._reachable(self._looks.order(only_hot=only_hot))
         return self._living_numbers
 
     def _has_died(self, number: int) -> Flow[bool]:
@@ -683,7 +734,10 @@ class PartitionedPort:
         return self._run(self._statistics())
 
     def _statistics(self) -> Flow[Statistics]:
-        return sum_of((yield from self._living("statistics")))
+        found = sum_of((yield from self._living("statistics")), self._sleepers is None)
+        if self._sleepers is not None:
+            found = replace(found, waiting=found.waiting + self._sleepers.count())
+        return found
 
     def reasons(self) -> Any:
         return self._run(self._reasons())
@@ -774,6 +828,8 @@ class PartitionedPort:
                 yield partial(port.drop, True)
         with suppress(TubeNotFound):
             yield partial(self._manifest.drop, True)
+        if self._sleepers is not None:
+            self._sleepers.close(lambda: TubeNotFound(name=self.name))
 
     def lanes(self, limit: int, should_stop: Callable[[], bool] = lambda: False) -> Any:
         return self._run(self._lanes(limit, should_stop))
@@ -803,7 +859,13 @@ class PartitionedPort:
     def enlist(self, waiter: Waiter) -> None:
         """Put a waiter for a task in the line of each partition, and any other one in the line of its partition."""
         request = waiter.request
-        if request is None:
+        if request is None and self._sleepers is not None:
+            waiter.owner = self
+            if waiter.timeout is not None and waiter.deadline is None:
+                waiter.deadline = self.clock.micros() + waiter.timeout
+            self._sleepers.start()
+            self._sleepers.enlist(waiter)
+        elif request is None:
             ports = [self._ports.get(number) for number in self._living_numbers]
             if None in ports:  # The tube is being dropped.
                 raise TubeNotFound(name=self.name)
@@ -822,18 +884,44 @@ class PartitionedPort:
             port.enlist(waiter)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
-        result = None if waiter.owner is None else waiter.owner.withdraw(waiter, undo=undo)
+        line = self._sleepers if waiter.owner is self else waiter.owner
+        result = None if line is None else line.withdraw(waiter, undo=undo)
         names = {name: number for number, name in enumerate(self._names)}
         if isinstance(result, TubesError) and result.facts.get("name") in names:
             return self._as_whole(result, names[result.facts["name"]])
         return result
 
     def must_keep_waiting(self, waiter: Waiter) -> bool:
-        return bool(waiter.owner.must_keep_waiting(waiter))
+        return waiter.owner is not self and bool(waiter.owner.must_keep_waiting(waiter))
+
+    def dismiss(self, error: Callable[[], TubesError]) -> None:
+        """End the waits of a queue that is closed."""
+        if self._sleepers is not None:
+            self._sleepers.dismiss(self, error)
 
     def abandon(self, waiter: Waiter) -> None:
-        if waiter.owner is not None:
+        if waiter.owner is self:
+            self._sleepers.abandon(waiter)
+        elif waiter.owner is not None:
             waiter.owner.abandon(waiter)
+
+
+class HotPort:
+    """The takes of a port that ask only the partitions that probably have a task, and one of the others in turn."""
+
+    def __init__(self, port: PartitionedPort) -> None:
+        self._port: Final = port
+
+    def take(self) -> Any:
+        return self._port.take(only_hot=True)
+
+    def take_many(self, limit: int, span: int | None = None) -> Any:
+        return self._port.take_many(limit, span, only_hot=True)
+
+
+def _take_standing(sleepers: Any, found: tuple[int, bool], span: int | None, port: Any) -> Any:
+    number, was_woken = found
+    return port.take_standing(sleepers.callers(number), was_woken, span, partial(sleepers.note, number))
 
 
 def parts_of(tube: str, seen: Overview, namespace: str) -> list[str]:
@@ -842,14 +930,14 @@ def parts_of(tube: str, seen: Overview, namespace: str) -> list[str]:
     return [name_of(tube, number, count, namespace) for number in range(count)]
 
 
-def sum_overviews(manifest: Overview, found: list[Overview]) -> Overview:
+def sum_overviews(manifest: Overview, found: list[Overview], joins_all_lines: bool) -> Overview:
     """Return the overview of a partitioned tube."""
     if not found:  # Nobody has used its partitions yet.
         return manifest
     ages = [one.oldest_ready_age for one in found if one.oldest_ready_age is not None]
     return replace(
         manifest,
-        statistics=sum_of([one.statistics for one in found]),
+        statistics=sum_of([one.statistics for one in found], joins_all_lines),
         sessions=max(manifest.sessions, *(one.sessions for one in found)),
         lanes=sum(one.lanes for one in found),
         throttled_lanes=sum(one.throttled_lanes for one in found),
@@ -858,13 +946,13 @@ def sum_overviews(manifest: Overview, found: list[Overview]) -> Overview:
     )
 
 
-def sum_of(found: list[Statistics]) -> Statistics:
-    """Return the counts of all partitions. A caller that waits is in the line of each."""
+def sum_of(found: list[Statistics], joins_all_lines: bool) -> Statistics:
+    """Return the counts of all partitions. `joins_all_lines`: each waiting caller is counted in every partition."""
     tasks, calls = Counter[str](), Counter[str]()
     for one in found:
         tasks.update(one.tasks)
         calls.update(one.calls)
-    waiting, kept = max(one.waiting for one in found), sum(one.kept for one in found)
+    waiting, kept = (max if joins_all_lines else sum)(one.waiting for one in found), sum(one.kept for one in found)
     return Statistics(dict(tasks), dict(calls), waiting, found[0].paused, kept)
 
 

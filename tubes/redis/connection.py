@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tubes.backend.interface import ApiKind, IfExists, Options
     from tubes.redis.sessions.store import RedisStore
     from tubes.redis.waiting.shared_tube import RedisTube
+    from tubes.redis.waiting.sleepers import Sleepers
     from tubes.values.codecs import Codec
     from tubes.values.overview import Overview
     from tubes.values.problem import Problem
@@ -235,6 +236,20 @@ class RedisConnection(ConnectionBase, PortConnection):  # pyright: ignore[report
         """Return the tubes and names of tubes whose node replies; all if none does."""
         return self.run(self._reachable(tubes)) if self.store.server.moving else tubes
 
+    @flow_method
+    def is_reachable(self, name: str) -> Flow[bool]:
+        """Return True if the node of a tube replies."""
+        return (yield from self.store.health.replies(self.store.key(name)))
+
+    @property
+    def joins_all_lines(self) -> bool:
+        """True if a caller that waits for a task of a partitioned tube is in the line of each partition."""
+        return self.store.manual
+
+    def sleepers(self, name: str, born: int, parts: list[str]) -> Sleepers | None:
+        """Return the waiting callers of this process on a partitioned tube; None with a test's clock."""
+        return None if self.store.manual else self.store.sleepers_of(name, born, parts)
+
     def _reachable(self, tubes: list[Any]) -> Flow[list[Any]]:
         found: list[Any] = []
         for tube in tubes:
@@ -363,6 +378,8 @@ class RedisConnection(ConnectionBase, PortConnection):  # pyright: ignore[report
             port.closed_error = _closed_error
             port.shared.wait_loop.dismiss(port.shared.queue.waiters(port), _closed_error)
             port.shared.emptiness.dismiss(port.shared.emptiness.waiters(port), _closed_error)
+            if port.partitioned is not None:
+                port.partitioned.dismiss(_closed_error)
             port.listener = None
             port.shared.subscription.update_listener(port)
             self.store.losses.set(port.shared.key, port, None)

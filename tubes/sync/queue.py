@@ -385,11 +385,12 @@ class Queue:
             task = self._take_by_pri(found, ttr)
             if task is not None:
                 return task
-        for port in ports if order == "tubes" else ():
+        for each in ports if order == "tubes" else ():
             if ttr is None:
+                port = each if patience == 0 else each.hot
                 task = port.take()
             else:
-                tube: Tube = port.tube
+                tube: Tube = each.tube
                 task = tube.take(0, ttr=ttr)
             if task is not None:
                 return task
@@ -536,7 +537,7 @@ class QueueAdmin:
             parts = parts_of(name, seen, self._connection.namespace)
             if parts:
                 counted = self._connection.overview(ages, parts)
-                found[name] = sum_overviews(seen, [*counted.values()])
+                found[name] = sum_overviews(seen, [*counted.values()], self._connection.joins_all_lines)
         return found
 
     def namespaces(self) -> list[str]:

@@ -157,7 +157,8 @@ class Task(TaskView[T]):
         """Return this task, which a waiting call got, and more available tasks, up to `limit` in all."""
         if limit == 1 or self._tube._port.knows_none:
             return [self]
-        others: list[Task[T]] = self._tube._port.take_many(limit - 1, span)
+        port = self._tube._port.hot
+        others: list[Task[T]] = port.take_many(limit - 1, span)
         return [self, *others]
 
     def __enter__(self) -> Task[T]:

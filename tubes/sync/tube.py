@@ -309,7 +309,8 @@ class Tube(Generic[T, R]):
         if timeout.__class__ is int and timeout == 0:
             return self._port.take()
         patience = None if timeout is None else micros("timeout", timeout)
-        task: Task[T] | None = self._port.take()
+        port = self._port if patience == 0 else self._port.hot
+        task: Task[T] | None = port.take()
         if task is None and patience != 0:
             task = ThreadWaiter(self._port.clock, patience).wait(self._port)
         return task
@@ -336,8 +337,9 @@ class Tube(Generic[T, R]):
         span = None if ttr is None else micros("ttr", ttr)
         top_up = partial(Task._top_up, limit=count, span=span)
         tasks: list[Task[T]] = []
+        port = self._port if patience == 0 else self._port.hot
         if patience == 0 or not self._port.knows_none:
-            tasks = self._port.take_many(count, span)
+            tasks = port.take_many(count, span)
         if not tasks and patience != 0:
             tasks = ThreadWaiter(self._port.clock, patience, span=span).wait(self._port, top_up) or []
         return tasks

@@ -384,6 +384,11 @@ class RedisPort(PortBase[F]):
             id, _, _, take, _, _ = task_codec.parse(reply)
             self.connection.store.later(lambda: self.undo("undo_take", id, take))
 
+    def undo_waiting_take(self, reply: Reply) -> None:
+        """Give back a task that was taken for a waiting caller that is gone."""
+        if type(reply) is bytes:
+            self.undo_take(reply[task_codec.OUTLOOK :])
+
     def undo_next(self, reply: Reply) -> None:
         """Give back the task that `next` took for a caller that is gone."""
         if type(reply) is bytes and len(reply) > 1:

@@ -15,6 +15,7 @@ class TubePort(RedisPort[F]):
     put_again = change_method(puts.put_again)
 
     take = flow_method(takes.take)
+    take_standing = flow_method(takes.take_standing)
     take_task = flow_method(takes.take_task)
     next = change_method(takes.take_next)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from tubes.backend.port import mark_finished
 from tubes.errors import TaskNotTaken
 from tubes.redis import task_codec
-from tubes.redis.library.replies import bytes_of
+from tubes.redis.library.replies import bytes_of, number_of
 from tubes.redis.port import ends
 from tubes.redis.port.base import RedisPort
 from tubes.redis.transport.script_call import Flow
@@ -25,6 +26,24 @@ def take(port: RedisPort[F]) -> Flow[F | None]:
             return None
     reply = yield from port.run_script("take", undo=port.undo_take)
     return port.decode(task_codec.parse(reply)) if type(reply) is bytes else None
+
+
+def take_standing(
+    port: RedisPort[F], callers: int, was_woken: bool, span: int | None, note: Callable[[int | None], None]
+) -> Flow[F | None]:
+    """Take the first available task of a partition; if none is left, this process stands in its line.
+
+    `callers`: the waiting callers that this take registers; 0: none. `was_woken`: the partition has woken this process.
+    `note`: gets the time at which the next task can be taken (None: now; 0: nothing is due).
+    """
+    words = callers, port.connection.store.process, "1" if was_woken else "", "" if span is None else span
+    reply = yield from port.run_script("take", words, undo=port.undo_waiting_take)
+    if type(reply) is not bytes:
+        note(number_of(reply))
+        return None
+    soonest = int.from_bytes(reply[: task_codec.OUTLOOK])
+    note(None if soonest == 1 else soonest)
+    return port.decode(task_codec.parse(reply, task_codec.OUTLOOK))
 
 
 def take_task(port: RedisPort[F], task: object, span: int | None) -> Flow[F | None]:

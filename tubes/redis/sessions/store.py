@@ -36,6 +36,7 @@ from tubes.redis.transport.script_call import Flow, ScriptCall
 from tubes.redis.transport.server import locate
 from tubes.redis.transport.wire import ErrorReply, Reply, Word, error_of, foreign
 from tubes.redis.waiting.shared_tube import RedisTube
+from tubes.redis.waiting.sleepers import Sleepers, WakeSubscriptions
 from tubes.values.codecs import find as find_codec
 
 if TYPE_CHECKING:
@@ -138,6 +139,9 @@ class RedisStore:
         self.losses: Final = Losses(server)
         # True if an error has occurred since the last heartbeat.
         self._had_error = False
+        #: Subscriptions to partitions, and by the name and the birth of each partitioned tube its waiting callers.
+        self.wake_subscriptions: Final = WakeSubscriptions(server, self.process)
+        self._sleepers: Final[dict[tuple[str, int], Sleepers]] = {}
 
     # -- the life of a store -------------------------------------------------------------------------------------------
 
@@ -187,11 +191,27 @@ class RedisStore:
             shared_tubes = list(self._shared_tubes.values())
         self._inbox.put(None)
         self.losses.close()
+        self.wake_subscriptions.close()
         for shared in shared_tubes:
             shared.subscription.close()
             shared.wait_loop.disconnect()
         if not self._has_helper:
             self._channel.close()
+
+    def sleepers_of(self, name: str, born: int, parts: list[str]) -> Sleepers:
+        """Return the waiting callers on a partitioned tube."""
+        with self._lock:
+            found = self._sleepers.get((name, born))
+            if found is None:
+                found = self._sleepers[name, born] = Sleepers(self, [self.key(part) for part in parts])
+            return found
+
+    def forget_sleepers(self, sleepers: Sleepers) -> None:
+        """Forget the callers on a tube that was dropped."""
+        with self._lock:
+            for key in [key for key, known in self._sleepers.items() if known is sleepers]:
+                del self._sleepers[key]
+        self.wake_subscriptions.remove(sleepers)
 
     def now(self) -> int | str:
         """Return the time argument of functions: empty unless a test sets the time, because servers know the time."""

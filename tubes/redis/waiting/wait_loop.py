@@ -145,8 +145,8 @@ class Serving:
         port: WaitingPort = waiter.owner
 
         def undo(reply: Reply) -> None:
-            if waiter.result is PENDING and type(reply) is bytes:
-                port.undo_take(reply[task_codec.OUTLOOK :])
+            if waiter.result is PENDING:
+                port.undo_waiting_take(reply)
 
         try:
             reply = yield from port.take_waiting(self._queue.count(), waiter.span, undo)
