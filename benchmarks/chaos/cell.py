@@ -28,7 +28,7 @@ SPAN: Final = 12.0
 #: Seconds of a partition.
 PARTITION: Final = 20.0
 #: Seconds after an outage and the last put, after which an undone task is stuck, and seconds that it then has to be
-#: done by new workers: otherwise it is lost.
+#: done by new workers, or another task: otherwise it is lost.
 STUCK: Final = 60.0
 RESCUE: Final = 20.0
 #: Tasks that are put then.
@@ -37,7 +37,8 @@ MORE: Final = 20
 SETTLE: Final = 3 * LEASE
 #: Seconds in which a run follows its take, and an ack follows the end of its run.
 ACK: Final = 0.5
-#: Seconds that a worker has to stop in a deploy.
+#: Seconds that new workers have to start in a deploy, and old ones to stop.
+READY: Final = 4.0
 GRACE: Final = 10.0
 
 
@@ -178,7 +179,7 @@ class Cell:
         olds = self.workers
         if self.producer:
             self.workers = [self.new_worker() for _ in olds]
-            self.sleep(2)
+            self.sleep(READY)
         for old in olds:
             _signal({old.pid}, self.system.stop)
         deadline = time.monotonic() + GRACE
@@ -216,7 +217,9 @@ class Cell:
             until = time.monotonic() + RESCUE
             while not stuck <= ledger.done and time.monotonic() < until:
                 self.sleep(1)
-                ledger = self.ledger
+                before, ledger = ledger, self.ledger
+                if ledger.done > before.done:  # It is slow, but goes on.
+                    until = time.monotonic() + RESCUE
         lost = stuck - ledger.done
         repeats = [runs for runs in ledger.runs.values() if sum(1 for run in runs if run.end) > 1]
         return {
@@ -232,12 +235,12 @@ class Cell:
         }
 
     def _explains(self, runs: list[Run]) -> bool:
-        """Return True if a fault met a run other than the last one, between its take and its ack."""
+        """Return True if a fault met a run between its take and its ack, or the last run before its start."""
         shared = self.outages + [(cut, cut) for proxy in self.proxies[1:] for cut in proxy.cuts]
-        for run in runs[:-1]:
-            own = [(begin, end) for pids, begin, end in self.hits if run.pid in pids]
-            taken, acked = run.start - ACK, (run.end or run.start) + ACK
-            if run.end is None or any(begin <= acked and end >= taken for begin, end in shared + own):
+        for run in runs:
+            met = shared + [(begin, end) for pids, begin, end in self.hits if run.pid in pids]
+            acked = run.start if run is runs[-1] else (run.end or run.start) + ACK
+            if any(begin <= acked and end >= run.start - ACK for begin, end in met):
                 return True
         return False
 
@@ -330,6 +333,7 @@ def _fill_memory(cell: Cell) -> None:
 
 def _deploy_twice(cell: Cell) -> None:
     cell.deploy()
+    cell.sleep(2)
     cell.deploy()
 
 
@@ -360,8 +364,10 @@ def why_not(system: System, fault: str) -> str:
     return ""
 
 
-def measure(system: System, fault: str, tasks: int, stuck_after: float) -> dict[str, Any]:
-    """Measure a cell; an error is a result, too."""
+def measure(system: System, fault: str, tasks: int, stuck_after: float, latest: float) -> dict[str, Any]:
+    """Measure a cell, if it begins by this time; an error is a result, too."""
+    if time.monotonic() > latest:
+        return {"why": "not measured: there was no time left"}
     with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as folder:
         cell: Cell | None = None
         try:

@@ -113,7 +113,8 @@ class Server:
         deadline = time.monotonic() + PATIENCE
         while not self.reply(b""):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise NotInstalled(f"{self._command[0]} did not start")
+                lines = Path(self._log.name).read_text(errors="replace").split("\n")[-3:]
+                raise NotInstalled(f"{self._command[0]} did not start: {' '.join(lines)}")
             time.sleep(0.02)
 
     def reply(self, request: bytes) -> bool:

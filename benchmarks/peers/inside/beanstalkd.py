@@ -1,8 +1,7 @@
 """beanstalkd, through greenstalk: reserve and delete. It has no batches."""
 
-import signal
-import sys
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 from benchmarks.peers.inside import notes, settings
@@ -30,13 +29,6 @@ def put(payload: str) -> None:
 
 
 def work() -> None:
-    """Reserve, handle and delete jobs. SIGTERM ends it between two jobs."""
+    """Reserve, handle and delete jobs."""
     start()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit() if waits else stop.append(True))
-    waits, stop = True, list[bool]()
-    while not stop:
-        job = _client.reserve()
-        waits = False
-        notes.handle(job.body)
-        _client.delete(job)
-        waits = True
+    notes.work_until_stopped(_client.reserve, attrgetter("body"), _client.delete)

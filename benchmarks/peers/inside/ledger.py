@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 #: Seconds of work of a task, and tasks that are put per second.
 WORK = 0.02
-PACE = 50
+PACE = 30
 _file = -1
 
 

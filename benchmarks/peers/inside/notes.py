@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
+import signal
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers.inside import ledger, settings
 
@@ -78,6 +82,18 @@ def handle(payload: str) -> None:
     if _notes is None:
         _notes = Notes(Path(os.environ["PEERS_NOTES"]))
     _notes.add(payload)
+
+
+def work_until_stopped(take: Callable[[], Any], payload: Callable[[Any], str], finish: Callable[[Any], Any]) -> None:
+    """Take, handle and finish tasks; SIGTERM ends the process between two of them."""
+    waits, stopped = True, list[int]()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit() if waits else stopped.append(number))
+    while not stopped:
+        task = take()
+        waits = False
+        handle(payload(task))
+        finish(task)
+        waits = True
 
 
 async def handle_async(payload: str) -> None:
