@@ -56,9 +56,9 @@ Call.PARTS = {
 local tubes, tube_count = {}, 0
 local NO_FIELDS = {}
 
--- Return the names of the keys of a tube by their parts: `keys.tasks`. `keys.is_partition` is true for a partition.
+-- Return the names of the keys of a tube by their parts: `keys.tasks`.
 local function keys_of(key)
-  return setmetatable({ is_partition = find(key, '#%d+%.%d+%.%w+}') ~= nil }, {
+  return setmetatable({ ['#'] = find(key, '#%d+%.%d+%.%w+}') ~= nil }, {
     __index = function(keys, part)
       local name = key .. ':' .. part
       keys[part] = name
@@ -75,6 +75,11 @@ local function tube_of(key)
     tubes[key], tube_count = tube, tube_count + 1
   end
   return tube
+end
+
+-- True if the tube is a partition: its name says so (tubes/partitions/layout.py).
+function Call.is_partition()
+  return Call.keys['#']
 end
 
 -- The server's time in microseconds, unless the caller says another one.

@@ -164,14 +164,14 @@ function Tube.drop(args)
     return redis.error_reply('AGAIN call again')
   end
   remove_writes()
-  local line = K.is_partition and call('ZRANGE', K.line, 0, 999) or {}
+  local line = Call.is_partition() and call('ZRANGE', K.line, 0, 999) or {}
   for _, part in ipairs(Call.PARTS) do call('UNLINK', K[part]) end
   call('UNLINK', M)
   Call.values.gone = true
   if Call.listening then redis.pcall('PUBLISH', K.events, 'gone') end
   redis.pcall('PUBLISH', K.lost, '')
   -- Wake each other waiting process, at most a thousand of them, which then find that the tube is gone.
-  for _, process in ipairs(line) do redis.pcall('SPUBLISH', K.wake .. ':' .. process, '') end
+  for _, process in ipairs(line) do Waiting.notify(process) end
   local markers = {}
   for n = 1, others do markers[2 * n - 1], markers[2 * n] = 0, n end
   for _, key in ipairs({ K.marker, K.room }) do

@@ -79,19 +79,25 @@ local function stand(process)
   Call.set('waiting', string.format('%.0f', watched() + STANDING))
 end
 
+-- Send a message to a process in line; return the number of its receivers.
+function Waiting.notify(process)
+  return redis.pcall('SPUBLISH', Call.key .. ':wake:' .. process, '')
+end
+
 -- Wake the process that has stood in line for longest. Return false if nobody stands there.
 local function wake_next()
   local K = Call.keys
   if call('ZADD', K.marker, 'NX', 0, 1) == 0 then return true end
   call('PEXPIRE', K.marker, WAKING)
   while true do
-    local process = call('ZPOPMIN', K.line)[1]
+    local process = call('ZRANGE', K.line, 0, 0)[1]
     if not process then
-      call('DEL', K.marker)
+      call('UNLINK', K.marker)
       return false
     end
+    call('ZREM', K.line, process)
     -- It is an error if this user may not publish. Then the process takes at its next rare look.
-    if redis.pcall('SPUBLISH', K.wake .. ':' .. process, '') ~= 0 then return true end
+    if Waiting.notify(process) ~= 0 then return true end
   end
 end
 
@@ -99,13 +105,13 @@ end
 -- can be taken from a partition now, the process stands in its line.
 function Waiting.outlook(process)
   local ready = has_ready()
-  if not ready and Call.keys.is_partition then stand(process) end
+  if not ready and Call.is_partition() then stand(process) end
   return struct.pack('>I8', ready and 1 or Call.soonest or 0)
 end
 
 -- The process that was woken is here.
 function Waiting.answer()
-  call('DEL', Call.keys.marker)
+  call('UNLINK', Call.keys.marker)
 end
 
 -- Wake processes at the end of a call, and renew the expiry of a tube with the option `idle`.
@@ -116,7 +122,7 @@ function Waiting.flush()
   if Call.waiting then
     local soonest = Call.soonest
     if has_ready() or (soonest and soonest < (tonumber(Call.values[3]) or math.huge)) then
-      if not K.is_partition then
+      if not Call.is_partition() then
         call('ZADD', K.marker, 0, 1)
       elseif not wake_next() then
         Call.set('waiting', 0)
@@ -137,8 +143,8 @@ end
 function Waiting.wait_for_task(callers, process)
   local ends = watched()
   if not Call.values[2] then require('sessions').store_slot() end
-  if Call.keys.is_partition then stand(process) end
-  call('HSET', Call.key, Call.args[3], Call.args[4] .. ':', 'waiting', Call.keys.is_partition and Call.waiting or ends)
+  if Call.is_partition() then stand(process) end
+  call('HSET', Call.key, Call.args[3], Call.args[4] .. ':', 'waiting', Call.is_partition() and Call.waiting or ends)
   if callers ~= '0' then call('HSET', Call.keys.waiting, process, string.format('%s %.0f', callers, ends)) end
 end
 
@@ -189,7 +195,7 @@ end
 -- ARGV  1 'marker' or 'room'
 function Waiting.wake(args)
   if call('EXISTS', Call.key) == 0 then return end
-  if Call.keys.is_partition and args[1] == 'marker' then
+  if Call.is_partition() and args[1] == 'marker' then
     Waiting.answer()
     wake_next()
     return
@@ -210,7 +216,7 @@ function Waiting.wake_at_due(args)
   if not soonest or soonest > tonumber(args[2]) then return 0 end
   local now = Call.time()
   if soonest > now then return soonest - now end
-  if Call.keys.is_partition and args[1] == 'marker' then
+  if Call.is_partition() and args[1] == 'marker' then
     wake_next()
   else
     call('ZADD', Call.keys[args[1]], 0, 1)

@@ -130,6 +130,7 @@ def test_key_table_lists_all_keys_used_by_scripts() -> None:
         "tubes:{name}:skipped:<stream>",
         "tubes:{name}:staged:<batch>",
         "tubes:{name}:stream:<name>",
+        "tubes:{name}:wake:<process>",
         "tubes:{name}:written:<writer>",
         "tubes:session:<uuid>",
         "tubes:{name}",
