@@ -73,6 +73,11 @@ local function has_ready()
   return values.ready
 end
 
+-- True if processes wait in the line of a partition. With a test's clock they wait for markers there, too.
+local function has_line()
+  return Call.is_partition() and Call.args[5] == ''
+end
+
 -- Let a process stand in the line of a partition.
 local function stand(process)
   call('ZADD', Call.keys.line, 'NX', string.format('%.0f', Call.now), process)
@@ -105,7 +110,7 @@ end
 -- can be taken from a partition now, the process stands in its line.
 function Waiting.outlook(process)
   local ready = has_ready()
-  if not ready and Call.is_partition() then stand(process) end
+  if not ready and has_line() then stand(process) end
   return struct.pack('>I8', ready and 1 or Call.soonest or 0)
 end
 
@@ -122,7 +127,7 @@ function Waiting.flush()
   if Call.waiting then
     local soonest = Call.soonest
     if has_ready() or (soonest and soonest < (tonumber(Call.values[3]) or math.huge)) then
-      if not Call.is_partition() then
+      if not has_line() then
         call('ZADD', K.marker, 0, 1)
       elseif not wake_next() then
         Call.set('waiting', 0)
@@ -143,8 +148,8 @@ end
 function Waiting.wait_for_task(callers, process)
   local ends = watched()
   if not Call.values[2] then require('sessions').store_slot() end
-  if Call.is_partition() then stand(process) end
-  call('HSET', Call.key, Call.args[3], Call.args[4] .. ':', 'waiting', Call.is_partition() and Call.waiting or ends)
+  if has_line() then stand(process) end
+  call('HSET', Call.key, Call.args[3], Call.args[4] .. ':', 'waiting', has_line() and Call.waiting or ends)
   if callers ~= '0' then call('HSET', Call.keys.waiting, process, string.format('%s %.0f', callers, ends)) end
 end
 
