@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     #: The fields of `LaneInfo`.
     LaneFields: TypeAlias = tuple[
-        str, int, int, float | None, float, int, int, int, float | None, str | None, float | None
+        str, int, int, float | None, float, int, int, int, int, float | None, str | None, float | None
     ]
 
 
@@ -114,18 +114,19 @@ class Lanes:
         """Return the fields of `LaneInfo` for a lane. Cost: O(1)."""
         lane, rate = self.by_name.get(name), self.known_rate(name)
         ready, taken = (0, 0) if lane is None else (lane.ready(), lane.taken)
-        start, interval, most, until, reason = None, None, None, None, None
+        start, interval, most, weight, until, reason = None, None, None, 1, None, None
         burst = self.rates.burst if self.rates.interval_from == "take" else 1
         if rate is not None:
             start = None if rate.is_free else rate.due / SECOND
-            interval, most, burst = rate.interval, rate.max_in_flight, rate.burst
+            interval, most, burst, weight = rate.interval, rate.max_in_flight, rate.burst, rate.weight or 1
             if rate.blocked > now:
                 until, reason = rate.blocked / SECOND, rate.reason
         interval = self.rates.interval if interval is None else interval
         most = self.rates.max_in_flight if most is None else most
         first = None if lane is None else lane.first()
         since = None if first is None else first.created / SECOND
-        return name, ready, taken, start, interval / SECOND, most, self.capacity(name), burst, until, reason, since
+        limits = interval / SECOND, most, self.capacity(name), burst, weight
+        return name, ready, taken, start, *limits, until, reason, since
 
     def is_throttled(self, name: str) -> bool:
         """Return True if a lane is in cooldown, blocked or without its full burst."""
@@ -167,7 +168,7 @@ class Lane:
         self.head = entry
         self.lanes.offers.push(entry)
 
-    def place(self) -> int:
+    def place(self) -> float:
         rate = self.rate or self.lanes.rates.make(self.name, self)
         return rate.starts[0].number or rate.place()
 

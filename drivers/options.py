@@ -143,6 +143,11 @@ def burst(option: str, value: Any) -> int:
     return integer(option, value, MAX_BURST, least=1)
 
 
+def weight(option: str, value: Any) -> int:
+    """Check the number of takes of a lane per round."""
+    return integer(option, value, MAX_WEIGHT, least=1)
+
+
 def interval_of_rate(option: str, value: Any) -> int | None:
     """Convert a rate to the microseconds from one take to the next; None for 0: no limit. Rates are rounded down.
 
@@ -272,6 +277,9 @@ OF_TASKS: Final[dict[str, Callable[[str, Any], Any]]] = {
 
 #: The factors for whole numbers of options of `put`. The largest allowed number of each is at least `MAX_SECONDS`.
 UNITS: Final = {"pri": 1, "ttl": SECOND, "ttr": SECOND, "delay": SECOND}
+
+#: The largest weight of a lane.
+MAX_WEIGHT: Final = 100
 
 #: An internal option of the service: the put raises `TubeFull` if it would make the number of ready and delayed tasks
 #: of the tube greater than this.

@@ -19,19 +19,24 @@ class Start(NamedTuple):
 
     The interval counts from `at`: the time of the take, or with interval_from="ack" of the last end of a run since.
     It is earlier by one interval for each take that remains of a burst (GCRA), so a change of the burst adds no takes.
-    A lane without a take has only `at` and `number`.
+    A lane without a take has only `at` and `number`. While a lane with a weight keeps its place for more takes of its
+    turn, the fraction of `number` counts its takes, in parts of `TURN`.
     """
 
     at: int
     id: int
     attempts: int
-    number: int
+    number: float
+
+
+#: A power of two above the largest weight, so that floats hold each part exactly.
+TURN: Final = 128
 
 
 #: Before any time that is earlier by a burst.
 _LONG_AGO: Final = -(1 << 80)
 _NO_START: Final = Start(_LONG_AGO, -1, 0, 0)
-_NO_LIMITS: Final = (None, None, None, None, None)
+_NO_LIMITS: Final = (None, None, None, None, None, None)
 
 
 class LimitedLane(Protocol):
@@ -103,7 +108,7 @@ class RateLimit:
 
     __slots__ = (
         "blocked", "capacity", "due", "id", "interval", "interval_from", "is_free", "lane", "max_in_flight", "name",
-        "own_burst", "queued", "reason", "shared", "starts",
+        "own_burst", "queued", "reason", "shared", "starts", "weight",
     )  # fmt: skip
 
     def __init__(self, shared: RateLimits, name: str, id: int) -> None:
@@ -126,13 +131,15 @@ class RateLimit:
         self.interval_from: str | None = None
         self.capacity: int | None = None
         self.own_burst: int | None = None
+        #: The number of its takes per round; None: 1.
+        self.weight: int | None = None
         #: The last start, and the one before it, which counts again when the last one is undone.
         self.starts = (_NO_START, _NO_START)
 
     @property
-    def own_limits(self) -> tuple[int | None, int | None, str | None, int | None, int | None]:
-        """Interval, max_in_flight, interval_from, capacity and burst of the lane; None: the tube's."""
-        return self.interval, self.max_in_flight, self.interval_from, self.capacity, self.own_burst
+    def own_limits(self) -> tuple[int | None, int | None, str | None, int | None, int | None, int | None]:
+        """Interval, max_in_flight, interval_from, capacity, burst and weight of the lane; None: the tube's."""
+        return self.interval, self.max_in_flight, self.interval_from, self.capacity, self.own_burst, self.weight
 
     @property
     def limit(self) -> int:
@@ -177,7 +184,11 @@ class RateLimit:
     def start(self, now: int, entry: Entry) -> None:
         """Record that a task of the lane is about to be taken, and start the cooldown."""
         shared = self.shared
-        shared.last_number = number = shared.last_number + 1
+        number: float
+        if self.weight is None:
+            shared.last_number = number = shared.last_number + 1
+        else:
+            number = self._next_place(self.weight)
         facts = max(now - self._lead, self._end_of_interval()), entry.id, entry.attempts, number
         # `Start(…)` takes three times as long.
         self.starts = (tuple.__new__(Start, facts), self.starts[0])  # pyright: ignore[reportUnknownMemberType]
@@ -212,9 +223,16 @@ class RateLimit:
         self.interval_from = changes.get("interval_from", self.interval_from)
         self.capacity = changes.get("capacity", self.capacity)
         self.own_burst = changes.get("burst", self.own_burst)
+        self.weight = changes.get("weight", self.weight)
         self.apply(now)
 
-    def place(self) -> int:
+    def _next_place(self, weight: int) -> float:
+        """Return the place after a take: the same one, until the lane has had `weight` takes in this turn."""
+        number = self.starts[0].number
+        keeps = number > 0 and number % 1 * TURN + 1 < weight
+        return number + 1 / TURN if keeps else self.shared.next_number()
+
+    def place(self) -> float:
         """Return its place in the round: of its last start, or of the time at which it got a ready task."""
         last, before = self.starts
         if not last.number:

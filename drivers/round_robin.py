@@ -22,9 +22,9 @@ class RoundRobin:
     __slots__ = ("_by_number", "_numbers")
 
     def __init__(self) -> None:
-        self._by_number: dict[int, Entry] = {}
+        self._by_number: dict[float, Entry] = {}
         # A heap of these numbers, and of numbers whose entry has left.
-        self._numbers: list[int] = []
+        self._numbers: list[float] = []
 
     def push(self, entry: Entry) -> None:
         """Offer an entry for its lane, which has no other entry on offer."""

@@ -125,9 +125,9 @@ local function lane_of(name)
   local record = Lanes.current.record
   if not record then return nil end
   if byte(record, 1) == 255 then
-    -- The last field or the last eight may be missing.
+    -- The last one or two fields, or all but the first ones, may be missing.
     local count = select('#', cmsgpack.unpack(sub(record, 2)))
-    if not Call.rate_limits or (count ~= RateLimits.FEW and count < #RateLimits.FIELDS - 1) then return false end
+    if not Call.rate_limits or (count ~= RateLimits.FEW and count < RateLimits.CAPACITY - 1) then return false end
     for field, value in pairs(RateLimits.new()) do
       if type(rate[field]) ~= type(value) or rate[field] ~= rate[field] then return false end
     end

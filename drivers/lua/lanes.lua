@@ -365,7 +365,7 @@ function Lanes.capacity_of(name)
   if Call.rate_limits then
     local record = Pending.get(Call.keys.lanes, name)
     if record and byte(record, 1) == 255 then
-      local own = select(#RateLimits.FIELDS, cmsgpack.unpack(sub(record, 2)))
+      local own = select(RateLimits.CAPACITY, cmsgpack.unpack(sub(record, 2)))
       if (own or -1) >= 0 then return own end
     end
   end

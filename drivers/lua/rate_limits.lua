@@ -14,15 +14,19 @@ local sub = string.sub
 local RateLimits = {}
 
 -- The fields of a record, in order. A lane without limits of its own that is not blocked has only the first 13.
--- `capacity` is only there in tubes that count the tasks of their lanes.
+-- `capacity` is only there in tubes that count the tasks of their lanes. The last one, `weight`, is only there in tubes with
+-- round-robin order. While a lane keeps its turn for more takes, the fraction of `turn` counts them, as in rate_limits.py.
 local FIELDS = {
   'key', 'taken', 'head', 'cooldown', 'noted',
   'at', 'id', 'attempts', 'turn', 'at_before', 'id_before', 'attempts_before', 'turn_before',
-  'interval', 'most', 'blocked', 'from', 'reason', 'burst', 'free', 'capacity',
+  'interval', 'most', 'blocked', 'from', 'reason', 'burst', 'free', 'capacity', 'weight',
 }
-RateLimits.FIELDS, RateLimits.FEW = FIELDS, 13
+RateLimits.FIELDS, RateLimits.FEW, RateLimits.CAPACITY = FIELDS, 13, 21
 -- The stored options of a tube without limits.
 RateLimits.NONE = '0 0 1 0 0'
+
+-- A power of two above the largest weight.
+local TURN = 128
 
 -- The limits of the tube whose lane was read last.
 local limits = {}
@@ -48,7 +52,7 @@ function RateLimits.new()
     key = '', taken = 0, head = '', cooldown = 0, noted = 0, interval = -1, most = 0, blocked = 0,
     at = -math.huge, id = -1, attempts = 0, turn = 0,
     at_before = -math.huge, id_before = -1, attempts_before = 0, turn_before = 0,
-    from = -1, reason = '', burst = 0, free = 0, capacity = -1,
+    from = -1, reason = '', burst = 0, free = 0, capacity = -1, weight = 0,
   }
 end
 
@@ -56,19 +60,19 @@ end
 function RateLimits.decode(record)
   RateLimits.of_tube()
   local key, taken, head, cooldown, noted, at, id, attempts, turn, at_before, id_before, attempts_before, turn_before,
-    interval, most, blocked, from, reason, burst, free, capacity = cmsgpack.unpack(sub(record, 2))
+    interval, most, blocked, from, reason, burst, free, capacity, weight = cmsgpack.unpack(sub(record, 2))
   return {
     key = key, taken = taken, head = head, cooldown = cooldown, noted = noted,
     at = at, id = id, attempts = attempts, turn = turn, at_before = at_before, id_before = id_before,
     attempts_before = attempts_before, turn_before = turn_before,
     interval = interval or -1, most = most or 0, blocked = blocked or 0, from = from or -1, reason = reason or '',
-    burst = burst or 0, free = free or 0, capacity = capacity or -1,
+    burst = burst or 0, free = free or 0, capacity = capacity or -1, weight = weight or 0,
   }
 end
 
 -- True if a lane has no limit of its own.
 local function is_default(rate)
-  return rate.interval < 0 and rate.most == 0 and rate.from < 0 and rate.burst == 0 and rate.capacity < 0
+  return rate.interval < 0 and rate.most == 0 and rate.from < 0 and rate.burst == 0 and rate.capacity < 0 and rate.weight == 0
 end
 
 RateLimits.is_default = is_default
@@ -83,7 +87,7 @@ function RateLimits.encode(rate)
     rate.key, rate.taken, rate.head, rate.cooldown, rate.noted,
     rate.at, rate.id, rate.attempts, rate.turn, rate.at_before, rate.id_before, rate.attempts_before, rate.turn_before,
     rate.interval, rate.most, rate.blocked, rate.from, rate.reason, rate.burst, rate.free,
-    Call.counts_lanes() and rate.capacity or nil)
+    Call.counts_lanes() and rate.capacity or nil, limits.rounds and rate.weight or nil)
 end
 
 -- True if no task of the lane may start.
@@ -111,6 +115,15 @@ function RateLimits.give_turn(rate)
   if limits.rounds then rate.turn, rate.noted = Call.increment('rounds'), 1 end
 end
 
+-- Give the lane its turn after a take: the same one, until it has had `weight` takes in it.
+local function give_next_turn(rate)
+  if rate.weight > 1 and rate.turn > 0 and rate.turn % 1 * TURN + 1 < rate.weight then
+    rate.turn = rate.turn + 1 / TURN
+  else
+    RateLimits.give_turn(rate)
+  end
+end
+
 -- Note that a task of the lane has started.
 function RateLimits.start(rate, id, attempts)
   if limits.interval > 0 then rate.noted = 1 end
@@ -119,7 +132,7 @@ function RateLimits.start(rate, id, attempts)
   local at = math.max(Call.now - (burst - 1) * interval, end_of_interval(rate, interval))
   rate.at_before, rate.id_before, rate.attempts_before, rate.turn_before = rate.at, rate.id, rate.attempts, rate.turn
   rate.at, rate.id, rate.attempts = at, tonumber(id), attempts
-  RateLimits.give_turn(rate)
+  give_next_turn(rate)
 end
 
 -- Undo the start of a task whose take does not count. `attempts`: the number without this take. Return true if it was

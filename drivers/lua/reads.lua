@@ -403,7 +403,7 @@ end
 -- ARGV  6 the cursor; 0: the beginning, 7 the lane (optional)
 -- reply  {the next cursor (0: the end), and for each lane: its name, its ready tasks, its taken tasks, the end of its
 --        cooldown or block (0: none), its interval in microseconds, its max_in_flight, its capacity, the end of its
---        block (0: none), its burst, the reason of the block ('': none) and the moment of the put of its next task
+--        block (0: none), its burst, its weight, the reason of the block ('': none) and the moment of the put of its next task
 --        (-1: none)}
 function Reads.lanes(args)
   local K, lane = Call.keys, Lanes.current
@@ -422,7 +422,7 @@ function Reads.lanes(args)
       lane.name, ready, rate.taken, rate.free == 0 and rate.cooldown or 0, interval,
       rate.most > 0 and rate.most or RateLimits.of_tube().most,
       rate.capacity >= 0 and rate.capacity or Call.plan.lane_capacity,
-      blocked and rate.blocked or 0, burst, blocked and rate.reason or '', value and unpack_struct('>I7', value, 2) or -1,
+      blocked and rate.blocked or 0, burst, math.max(rate.weight, 1), blocked and rate.reason or '', value and unpack_struct('>I7', value, 2) or -1,
     }
     for _, fact in ipairs(facts) do seen[#seen + 1] = fact end
   end

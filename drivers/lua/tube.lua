@@ -76,10 +76,10 @@ end
 --       tube's, '': unchanged), 9 its max_in_flight (0: the tube's, '': unchanged),
 --       10 its interval_from (0: take, 1: ack, -1: the tube's, '': unchanged),
 --       11 '1': keep a block that ends later, 12 its capacity (-1: the tube's, '': unchanged), 13 the reason of the block
---       ('': none), 14 its burst (0: the tube's, '': unchanged)
+--       ('': none), 14 its burst (0: the tube's, '': unchanged), 15 its weight (0: the tube's, '': unchanged)
 function Tube.limit_lane(args)
   local span, changes, limits = tonumber(args[7]), {}, RateLimits.new()
-  for name, at in pairs({ interval = 8, most = 9, from = 10, capacity = 12, burst = 14 }) do
+  for name, at in pairs({ interval = 8, most = 9, from = 10, capacity = 12, burst = 14, weight = 15 }) do
     changes[name] = tonumber(args[at] or '')
     limits[name] = changes[name] or limits[name]
   end

@@ -721,17 +721,17 @@ class Blocks(Throttled):
         self.drain()
         now = self.clock.now()
         soon = pytest.approx(now + 7, abs=1e-6)
-        assert tuple(self.tube.lane("x").info())[:-1] == ("x", 2, 1, soon, 7.0, 2, 0, 1, None, None)
-        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 5.0, 2, 0, 1, None, None, None)
+        assert tuple(self.tube.lane("x").info())[:-1] == ("x", 2, 1, soon, 7.0, 2, 0, 1, 1, None, None)
+        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 5.0, 2, 0, 1, 1, None, None, None)
         assert self.tube.lanes() == [self.tube.lane(lane).info() for lane in ("x", "y")]
 
     def test_info_in_a_tube_without_limits(self) -> None:
         self.create_filled("x", "x")
         self.take()
         self.tube.put(None, **self.lane("\ud800"))
-        assert tuple(self.tube.lane("x").info())[:-1] == ("x", 1, 1, None, 0.0, 1, 0, 1, None, None)
+        assert tuple(self.tube.lane("x").info())[:-1] == ("x", 1, 1, None, 0.0, 1, 0, 1, 1, None, None)
         assert self.tube.lane("\ud800").info().ready == 1
-        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 0.0, 1, 0, 1, None, None, None)
+        assert tuple(self.tube.lane("z").info()) == ("z", 0, 0, None, 0.0, 1, 0, 1, 1, None, None, None)
 
     def test_waiting_since_is_the_put_of_the_next_task(self) -> None:
         lane = self.tube.lane("x")
@@ -845,6 +845,76 @@ class RoundRobin(Throttled):
         self.pass_time(5)
         assert self.drain_lanes() == ["x", "z", "y"]
 
+    def take_in_turn(self, count: int) -> str:
+        """Take and ack this many tasks, one after the other, and return their lanes."""
+        return "".join(self.tube.ack(self.take()).utube or "" for _ in range(count))
+
+    def test_lane_gets_as_many_takes_per_round_as_its_weight(self) -> None:
+        self.create_throttled(order="round_robin")
+        self.tube.lane("x").configure(weight=3)
+        self.fill(*"x" * 15, *"y" * 5)
+        taken = self.take_in_turn(20)
+        assert all(taken[n : n + 4].count("x") == 3 for n in range(17))
+
+    def test_batch_respects_weights(self) -> None:
+        self.create_throttled(order="round_robin", max_in_flight=20)
+        self.tube.lane("y").configure(weight=2)
+        self.fill(*"xxxyyyyyyzzz")
+        assert "".join(task.utube or "" for task in self.tube.take_many(12, timeout=0)) == "xyyz" * 3
+
+    def test_changed_weight_applies_from_the_next_round(self) -> None:
+        self.create_throttled(order="round_robin")
+        lane = self.tube.lane("x")
+        lane.configure(weight=3)
+        self.fill(*"x" * 20, *"y" * 9)
+        assert self.take_in_turn(5) == "xxxyx"
+        lane.configure(weight=2)
+        assert self.take_in_turn(5) == "xyxxy"
+        lane.configure(weight=None)
+        assert self.take_in_turn(4) == "xyxy"
+        lane.configure(weight=4)
+        assert self.take_in_turn(6) == "xxxxyx"
+
+    def test_empty_lane_collects_no_turns(self) -> None:
+        self.create_throttled(order="round_robin")
+        self.tube.lane("x").configure(weight=3)
+        self.fill("x", *"y" * 9)
+        assert self.take_in_turn(6) == "xyyyyy"
+        self.fill(*"x" * 9)
+        assert self.take_in_turn(8) == "yxxxyxxx"
+
+    def test_lane_that_waits_for_an_ack_keeps_the_rest_of_its_turn(self) -> None:
+        self.create_throttled(order="round_robin")
+        self.tube.lane("x").configure(weight=2)
+        self.fill(*"xxx", *"yyy")
+        first = self.take()
+        assert self.take_in_turn(2) == "yy"
+        self.tube.ack(first)
+        assert self.take_in_turn(3) == "xyx"
+
+    def test_lanes_next_to_a_weighted_one_keep_their_order(self) -> None:
+        self.create_throttled(order="round_robin", max_in_flight=9)
+        self.fill(*"aabbxxxx")
+        self.tube.lane("x").configure(weight=2)
+        self.tube.lane("b").block(5)
+        assert "".join(self.drain_lanes()) == "axxaxx"
+        self.pass_time(5)
+        assert self.drain_lanes() == ["b", "b"]
+
+    def test_weight_is_shown_and_refused_without_round_robin_order(self) -> None:
+        self.create_throttled(order="round_robin")
+        lane = self.tube.lane("x")
+        assert lane.info().weight == 1
+        lane.configure(weight=7)
+        assert (lane.info().weight, self.tube.lanes()[0].weight) == (7, 7)
+        assert self.refuses(lambda value: lane.configure(weight=value), 0, 101, 1.5, "2", True)
+        lane.configure(weight=None)
+        assert (lane.info().weight, self.tube.lanes()) == (1, [])
+        plain = self.create("plain").lane("x")
+        with self.expect_error(InvalidOption, match=r"weight=2: needs a tube with order=\"round_robin\""):
+            plain.configure(weight=2)
+        plain.configure(weight=None)
+
     def test_lanes_are_listed_by_name(self) -> None:
         self.create_filled("b", "b", "b", "a", interval=5, max_in_flight=2)
         self.put(**self.lane(None))
@@ -856,11 +926,11 @@ class RoundRobin(Throttled):
         put = self.tube.peek(2).created
         soon, far = pytest.approx(now + 5, abs=1e-6), pytest.approx(now + 60, abs=1e-6)
         assert [tuple(lane) for lane in self.tube.lanes()] == [
-            ("a", 0, 1, soon, 5.0, 2, 0, 1, None, None, None),
-            ("b", 2, 1, soon, 5.0, 2, 0, 1, None, None, put),
-            ("c", 0, 0, None, 0.5, 7, 0, 1, None, None, None),
-            ("d", 0, 0, far, 5.0, 2, 0, 1, far, None, None),
-            ("nil", 0, 1, soon, 5.0, 2, 0, 1, None, None, None),
+            ("a", 0, 1, soon, 5.0, 2, 0, 1, 1, None, None, None),
+            ("b", 2, 1, soon, 5.0, 2, 0, 1, 1, None, None, put),
+            ("c", 0, 0, None, 0.5, 7, 0, 1, 1, None, None, None),
+            ("d", 0, 0, far, 5.0, 2, 0, 1, 1, far, None, None),
+            ("nil", 0, 1, soon, 5.0, 2, 0, 1, 1, None, None, None),
         ]
         assert [lane.name for lane in self.tube.lanes(limit=2)] == ["a", "b"]
         assert self.tube.lanes(limit=0) == []

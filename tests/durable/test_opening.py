@@ -312,6 +312,19 @@ def test_bucket_of_a_rate_is_restored_after_reopening(url: str) -> None:
         assert len(queue.tube("t").take_many(9, 0)) == 1
 
 
+def test_weight_and_the_rest_of_a_turn_are_restored_after_reopening(url: str) -> None:
+    with tubes.connect(url) as queue:
+        tube: Any = queue.create_tube("t", "utube", order="round_robin")
+        tube.lane("x").configure(weight=3)
+        tube.put_many(tubes.Item(None, utube=lane) for lane in "xxxxxxyyy")
+        taken = [tube.ack(tube.take()).utube for _ in range(2)]
+    with tubes.connect(url) as queue:
+        tube = queue.tube("t")
+        assert tube.lane("x").info().weight == 3
+        taken += [tube.ack(tube.take()).utube for _ in range(6)]
+    assert taken == [*"xxxyxxxy"]
+
+
 def test_lanes_are_restored_after_reopening(url: str) -> None:
     clock = SteppingClock(100)
     with tubes.connect(url, clock=clock) as queue:

@@ -174,6 +174,7 @@ class Twins:
         self.crowded = "lane_capacity" in options
         self.rated = "rate" in options
         self.has_bursts = "lane_burst" in options
+        self.has_rounds = "order" in options
 
     def same(self, call: Callable[[Side], Any], *, takes: bool = False) -> None:
         """Check that both sides return the same; `takes`: the result has leases."""
@@ -394,6 +395,8 @@ class Twins:
             )
             if self.has_bursts:
                 limits = self.pick(limits, {"burst": self.pick(None, 1, 2, 5)}, {"rate": self.pick(None, 0, "4/s")})
+            if self.has_rounds:
+                limits = self.pick(limits, {"weight": self.pick(None, 1, 2, 5)})
             if self.crowded:
                 limits = self.pick(limits, {"capacity": self.pick(None, 0, 1, 5)})
             self.same(lambda side: side.of(worker).lane(name).configure(**limits))

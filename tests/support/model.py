@@ -117,20 +117,23 @@ class RateLimit:
     interval_from: str | None = None
     capacity: int | None = None
     burst: int | None = None
+    weight: int | None = None
     blocked: int = 0
     reason: str | None = None
     #: The start of its interval (its last start or the end of a run), with the task and the take of that start.
     start: tuple[int, int, int] | None = None
     #: Its place in the round; 0 if it has none.
     number: int = 0
+    #: Its takes at this place.
+    takes: int = 0
     #: True if its starts are recorded although the tube has no limits.
     is_recorded: bool = False
 
     @property
     def has_own_limits(self) -> bool:
         """Return True if the lane itself has limits."""
-        limits = (self.interval, self.max_in_flight, self.interval_from, self.capacity, self.burst)
-        return limits != (None,) * 5
+        limits = (self.interval, self.max_in_flight, self.interval_from, self.capacity, self.burst, self.weight)
+        return limits != (None,) * 6
 
 
 @dataclass(eq=False)
@@ -279,7 +282,7 @@ class Model:
         for name, rate_limit in list(self.rate_limits.items()):
             is_full = max(self.next_start(name), self.full_at(rate_limit)) <= self.now
             if is_full and not {"ready", "taken"} & set(self.states(name)):
-                rate_limit.start, rate_limit.number = None, 0
+                rate_limit.start, rate_limit.number, rate_limit.takes = None, 0, 0
                 if not rate_limit.has_own_limits:
                     del self.rate_limits[name]
 
@@ -526,9 +529,11 @@ class Model:
         task.owner = connection.session
         name = self.lane(task)
         if name is not None:
-            self.number += 1
             rate_limit = self.rate_limit(name)
-            rate_limit.number = self.number
+            rate_limit.takes += 1
+            if rate_limit.takes >= (rate_limit.weight or 1):
+                self.number += 1
+                rate_limit.number, rate_limit.takes = self.number, 0
             if rate_limit.is_recorded or self.options.get("interval") or self.options.get("order") == "round_robin":
                 at = max(self.now, self.full_at(rate_limit)) - self.lead(rate_limit)
                 rate_limit.start = (at, task.id, task.attempts)
@@ -718,6 +723,8 @@ class Model:
 
     def configure(self, name: str, changes: dict[str, Any]) -> None:
         """Configure."""
+        if changes.get("weight") is not None and self.options.get("order") != "round_robin":
+            raise Refused(InvalidOption)
         rate_limit = self.rate_limit(name)
         for limit, value in changes.items():
             setattr(rate_limit, limit, value)
@@ -749,6 +756,7 @@ class Model:
             most,
             self.capacity(name),
             self.burst(rate_limit),
+            rate_limit.weight or 1,
             rate_limit.blocked / SECOND if is_blocked else None,
             rate_limit.reason if is_blocked else None,
             min(ready, key=self.place).created / SECOND if ready else None,

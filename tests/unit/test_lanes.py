@@ -154,10 +154,10 @@ def test_see_lists_lanes_by_name() -> None:
     tube.take(1_000_000)
     tube.lanes.rate("c").block(1_000_000, 2_000_000, "429")
     assert [tube.lanes.show(1_000_000, name) for name in sorted(filter(tube.lanes.is_listed, tube.lanes.names()))] == [
-        ("0", 0, 0, None, 2.0, 7, 0, 1, None, None, None),
-        ("a", 2, 0, None, 2.0, 3, 0, 1, None, None, 0.0),
-        ("b", 1, 0, None, 2.0, 3, 0, 1, None, None, 0.0),
-        ("c", 0, 1, 3.0, 2.0, 3, 0, 1, 2.0, "429", None),
+        ("0", 0, 0, None, 2.0, 7, 0, 1, 1, None, None, None),
+        ("a", 2, 0, None, 2.0, 3, 0, 1, 1, None, None, 0.0),
+        ("b", 1, 0, None, 2.0, 3, 0, 1, 1, None, None, 0.0),
+        ("c", 0, 1, 3.0, 2.0, 3, 0, 1, 1, 2.0, "429", None),
     ]
     assert tube.lanes.show(2_000_000, "c")[-3:-1] == (None, None)
 

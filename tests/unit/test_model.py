@@ -91,6 +91,7 @@ OF_LANES: dict[str, list[Any]] = {
     "interval_from": [None, "take", "ack"],
     "capacity": [None, 0, 1, 3],
     "burst": [None, 1, 2, 4],
+    "weight": [None, 1, 2, 5],
 }
 LANES = ["a", "b", "x", "nil"]
 BLOCKS = [0, 0, 0.1, 0.5, 2]

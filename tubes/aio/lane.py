@@ -58,6 +58,7 @@ class AsyncLane:
         capacity: int | None = KEEP,
         rate: float | str | None = KEEP,
         burst: int | None = KEEP,
+        weight: int | None = KEEP,
     ) -> None:
         """Set limits for this lane, in place of the tube's. O(log n).
 
@@ -65,11 +66,14 @@ class AsyncLane:
         as "10/s"; `burst`: how many takes may start at once after an idle time, from 1; `max_in_flight`: how many of
         its tasks may be taken at a time, from 1; `interval_from`: "take", or "ack", if the interval must also pass
         after each run has ended; `capacity`: the maximum number of its tasks, in any state, as for `capacity` of a
-        tube; 0: no limit. None: the tube's value. A limit that is left out keeps its value.
+        tube; 0: no limit; `weight`: the number of its takes per round, from 1 to 100, in a tube with
+        `order="round_robin"`; they come one after the other, as far as its other limits allow. None: the tube's value,
+        or the weight 1. A limit that is left out keeps its value.
 
         New limits apply at once: the interval runs from the last take of the lane, a larger burst adds no takes, and
         if more of its tasks are taken than allowed, the next take waits until they are fewer. A lane without ready or
-        taken tasks and without a cooldown has no last take. A new `interval_from` applies to runs that end from now on.
+        taken tasks and without a cooldown has no last take. A new `interval_from` applies to runs that end from now on,
+        a new `weight` from the lane's next turn.
 
         `Lane.configure` shows an example.
         """
@@ -80,6 +84,7 @@ class AsyncLane:
             "capacity": capacity,
             "rate": rate,
             "burst": burst,
+            "weight": weight,
         }
         reply = self._port.configure(self.name, limits)
         if type(reply) is CoroutineType:

@@ -91,6 +91,9 @@ def configure(
     burst: Annotated[
         str | None, typer.Option(metavar="N", help="The number of takes that may start at once after an idle time.")
     ] = None,
+    weight: Annotated[
+        str | None, typer.Option(metavar="N", help='The number of its takes per round, with order="round_robin".')
+    ] = None,
     url: Url = None,
     as_json_: AsJson = False,
 ) -> None:
@@ -105,9 +108,10 @@ def configure(
         capacity=_number("--capacity", capacity, int),
         rate=rate if rate is None or "/" in rate else _number("--rate", rate, float),
         burst=_number("--burst", burst, int),
+        weight=_number("--weight", weight, int),
     )
     if not words:
-        known = "--interval, --max-in-flight, --interval-from, --capacity, --rate and --burst"
+        known = "--interval, --max-in-flight, --interval-from, --capacity, --rate, --burst and --weight"
         raise Stop(f"give at least one of {known}", Exit.USAGE)
     limits: Facts = {limit: None if value == _DEFAULT else value for limit, value in words.items()}
     with _lane(name, lane_name, url, as_json_=as_json_) as one:

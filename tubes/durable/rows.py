@@ -13,7 +13,7 @@ from tubes.drivers.driver import Driver
 from tubes.drivers.entry import Entry, Extras, FullEntry, Hold
 from tubes.drivers.moves import State
 from tubes.drivers.options import INTERVAL_FROM
-from tubes.drivers.rate_limits import Start
+from tubes.drivers.rate_limits import TURN, Start
 from tubes.drivers.timers import NEVER
 from tubes.errors import DriverNotFound, Facts, TubesError, excerpt
 
@@ -286,12 +286,14 @@ def read_uses(engine: JournaledEngine, uses: Mapping[str, int]) -> None:
 
 def rate_text(rate: RateLimit) -> str:
     """Return the state of a lane, except its tasks, as JSON."""
-    interval, most, interval_from, capacity, burst = rate.own_limits
+    interval, most, interval_from, capacity, burst, weight = rate.own_limits
     limits: dict[str, object] = {"interval": interval, "most": most, "from": interval_from}
     if capacity is not None:
         limits["capacity"] = capacity
     if burst is not None:
         limits["burst"] = burst
+    if weight is not None:
+        limits["weight"] = weight
     if rate.reason is not None:
         limits["reason"] = rate.reason
     return json.dumps({"blocked": rate.blocked, **limits, "starts": rate.starts})
@@ -301,9 +303,10 @@ def check_rate(text: str) -> None:
     """Raise an exception of `UNREADABLE` for an invalid text of a rate limit."""
     facts = json.loads(text)
     last, before = (Start(*start) for start in facts["starts"])
-    limits = (facts["interval"], facts["most"], facts.get("capacity"), facts.get("burst"))
-    numbers = (facts["blocked"], *(limit or 0 for limit in limits), *last, *before)
-    if not all(number.__class__ is int for number in numbers):
+    limits = (facts["interval"], facts["most"], *(facts.get(limit) for limit in ("capacity", "burst", "weight")))
+    numbers = (facts["blocked"], *(limit or 0 for limit in limits), *last[:3], *before[:3])
+    places = (place.__class__ in (int, float) and place * TURN % 1 == 0 for place in (last.number, before.number))
+    if not all(number.__class__ is int for number in numbers) or not all(places):
         raise TypeError(text)
     if facts["from"] is not None:
         INTERVAL_FROM("from", facts["from"])
@@ -316,7 +319,7 @@ def read_rate(rate: RateLimit, text: str) -> None:
     facts = json.loads(text)
     rate.blocked, rate.reason = facts["blocked"], facts.get("reason")
     rate.interval, rate.max_in_flight, rate.interval_from = facts["interval"], facts["most"], facts["from"]
-    rate.capacity, rate.own_burst = facts.get("capacity"), facts.get("burst")
+    rate.capacity, rate.own_burst, rate.weight = facts.get("capacity"), facts.get("burst"), facts.get("weight")
     last, before = (Start(*start) for start in facts["starts"])
     rate.starts = last, before
 

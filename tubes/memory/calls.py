@@ -548,7 +548,7 @@ class CallPort(MemoryPort[F]):
     def configure(self, lane: object, limits: Options) -> None:
         """Set the limits of one lane."""
         name = lane_of(self._driver, lane)
-        changes = check_lane_limits(limits)
+        changes = check_lane_limits(limits, self._engine.options.get("order"))
         return self._do(lambda now: self._engine.configure(now, name, changes))
 
     def lanes(self, limit: int, should_stop: Callable[[], bool] = lambda: False) -> Any:

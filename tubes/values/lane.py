@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tubes.drivers.options import INTERVAL_FROM, KEEP, burst, integer, interval_of_rate, lane, micros, positive
+from tubes.drivers.options import INTERVAL_FROM, KEEP, burst, integer, interval_of_rate, lane, micros, positive, weight
 from tubes.errors import Facts, InvalidOption
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class LaneInfo(NamedTuple):
     capacity: int
     #: The number of takes that may start at once after an idle time; 1 if the interval counts from the end of a run.
     burst: int
+    #: The number of takes per round in a tube with `order="round_robin"`; 1 unless `Lane.configure` has set it.
+    weight: int
     #: The end of the block that `Lane.block` has set, in seconds since the epoch; None: the lane is not blocked.
     blocked_until: float | None
     #: The reason of the block, if one was given.
@@ -60,11 +62,15 @@ _LIMITS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "capacity": integer,
     "rate": lambda option, value: interval_of_rate(option, value) or 0,
     "burst": burst,
+    "weight": weight,
 }
 
 
-def check_lane_limits(limits: Mapping[str, object]) -> Facts:
-    """Check the limits of a lane and convert them to microseconds; None: use the limit of the tube."""
+def check_lane_limits(limits: Mapping[str, object], order: object) -> Facts:
+    """Check the limits of a lane and convert them to microseconds; None: use the limit of the tube.
+
+    `order`: the order of the tube's lanes.
+    """
     changes: dict[str, object] = {
         limit: None if value is None else _LIMITS[limit](limit, value)
         for limit, value in limits.items()
@@ -74,4 +80,6 @@ def check_lane_limits(limits: Mapping[str, object]) -> Facts:
         if "interval" in changes:
             raise InvalidOption(option="rate", value=limits["rate"], rule="must be left out if an interval is given")
         changes["interval"] = changes.pop("rate")
+    if changes.get("weight") is not None and order != "round_robin":
+        raise InvalidOption(option="weight", value=limits["weight"], rule='needs a tube with order="round_robin"')
     return changes

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _TASKS_PER_CALL: Final = 250
 _IDS_PER_CALL: Final = 1000
 #: Facts of a lane in the reply of the function `lanes`.
-_LANE_FACTS: Final = 11
+_LANE_FACTS: Final = 12
 #: The stored end of a pause without an end.
 FOR_EVER: Final = 1e18
 #: The calls that the meta hash counts by name.
@@ -229,11 +229,12 @@ def lane_info(port: RedisPort[F], lane: object) -> LaneInfo:
 def _lane_info(name: str, facts: Sequence[Reply]) -> LaneInfo:
     """Return the view of a lane, from the facts that the function has returned after its name."""
     *numbers, reason, put = facts
-    ready, taken, cooldown, interval, in_flight, capacity, blocked, burst = map(number_of, numbers)
+    ready, taken, cooldown, interval, in_flight, capacity, blocked, burst, weight = map(number_of, numbers)
     start, until = (moment / SECOND if moment else None for moment in (cooldown, blocked))
     since = number_of(put) / SECOND if number_of(put) >= 0 else None
     why = bytes_of(reason).decode("utf-8", "surrogatepass") or None
-    return LaneInfo(name, ready, taken, start, interval / SECOND, in_flight, capacity, burst, until, why, since)
+    limits = interval / SECOND, in_flight, capacity, burst, weight
+    return LaneInfo(name, ready, taken, start, *limits, until, why, since)
 
 
 def _filter_word(filters: Filters, bound: int | None, *, with_data: bool) -> bytes:

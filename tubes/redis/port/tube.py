@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 #: Done tasks per call of `trim_done`.
 _TRIMS_PER_CALL: Final = 500
 #: A function's arguments for lane limits that are unset.
-_UNSET: Final = (("interval", -1), ("max_in_flight", 0), ("interval_from", -1), ("capacity", -1), ("burst", 0))
+_UNSET: Final = (
+    ("interval", -1),
+    ("max_in_flight", 0),
+    ("interval_from", -1),
+    ("capacity", -1),
+    ("burst", 0),
+    ("weight", 0),
+)
 #: A function's argument for the start of an interval.
 _INTERVAL_STARTS: Final = {"take": 0, "ack": 1}
 
@@ -74,15 +81,18 @@ def block(port: RedisPort[F], lane: object, seconds: object, extend: object, rea
 
 def configure(port: RedisPort[F], lane: object, limits: Options) -> None:
     """Set limits of one lane."""
-    name = lane_of(port._driver, lane)
-    changes = check_lane_limits(limits)
+    return port.change(_set_limits(port, lane_of(port._driver, lane), limits))
+
+
+def _set_limits(port: RedisPort[F], name: str, limits: Options) -> Flow[None]:
+    changes = check_lane_limits(limits, (yield from port.version()).options.get("order"))
     pairs = ((changes.get(limit, ""), unset) for limit, unset in _UNSET)
     limit_words: list[Any] = [
         unset if wanted is None else _INTERVAL_STARTS.get(wanted, wanted) for wanted, unset in pairs
     ]
-    *values, capacity, burst = limit_words
-    words: tuple[Word, ...] = (encode_text(name), "", *values, "", capacity, "", burst)
-    return port.call("limit_lane", (_ignore, words, None))
+    *values, capacity, burst, weight = limit_words
+    words: tuple[Word, ...] = (encode_text(name), "", *values, "", capacity, "", burst, weight)
+    yield from port.run_script("limit_lane", words)
 
 
 def alter(port: RedisPort[F], changes: Options) -> None:

@@ -16,7 +16,7 @@ from tubes.aio import AsyncTask
 from tubes.backend.port import connection_of
 from tubes.backend.selecting import MAX_CONTAINS
 from tubes.drivers.backoff import MOST_DELAYS, STEEPEST, Backoff
-from tubes.drivers.options import MAX_BURST, MAX_SECONDS, OF_TASKS, SECOND
+from tubes.drivers.options import MAX_BURST, MAX_SECONDS, MAX_WEIGHT, OF_TASKS, SECOND
 from tubes.drivers.tube_options import MAX_PARTITIONS
 from tubes.errors import DriverNotFound, Facts, InvalidOption, cut
 from tubes.serve.bodies import encode_data, encode_reply, from_json
@@ -180,6 +180,7 @@ _RATE_TEXT: Final = pattern_schema(
 )
 RATE: Final[Schema] = {**number(0, SECOND), **_RATE_TEXT, "type": ["number", "string"]}
 BURST: Final[Schema] = {**COUNT, "maximum": MAX_BURST}
+WEIGHT: Final[Schema] = {**COUNT, "maximum": MAX_WEIGHT}
 _TUBE_OPTIONS: Final[Fields] = {
     "pri": PRI,
     "ttl": SECONDS,

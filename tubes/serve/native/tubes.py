@@ -36,6 +36,7 @@ _LANE: Final = schemas.object_schema(
         **dict.fromkeys(("ready", "taken", "max_in_flight", "capacity"), schemas.INTEGER),
         "interval": schemas.SECONDS,
         "burst": shapes.BURST,
+        "weight": shapes.WEIGHT,
         **dict.fromkeys(("next_start", "blocked_until"), schemas.nullable(schemas.MOMENT)),
         "blocked_reason": schemas.nullable(schemas.TEXT),
         "waiting_since": {**schemas.nullable(schemas.MOMENT), "description": "When the next task of the lane was put."},
@@ -481,6 +482,7 @@ configure_lane = _changing(
     capacity=schemas.nullable(schemas.INTEGER),
     rate=schemas.nullable(shapes.RATE),
     burst=schemas.nullable(shapes.BURST),
+    weight=schemas.nullable(shapes.WEIGHT),
 )
 block_lane = _changing(
     "block_lane",
