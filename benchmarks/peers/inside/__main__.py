@@ -133,6 +133,24 @@ class Producer:
             time.sleep(PAUSE)
         return {}
 
+    def paced(self, number: int) -> dict[str, float]:
+        """Put tasks, each with the time at which it is due. `number`: the rate times 10,000, and a count."""
+        rate, count = divmod(number, 10_000)
+        put, start = self._module.put, time.monotonic_ns()
+        moments = [start + n * 1_000_000_000 // rate for n in range(count)]
+
+        async def run_async() -> None:
+            for moment in moments:
+                await asyncio.sleep(max(0, moment - time.monotonic_ns()) / 1e9)
+                await put(payload(moment))
+
+        def plain() -> None:
+            for moment in moments:
+                time.sleep(max(0, moment - time.monotonic_ns()) / 1e9)
+                put(payload(moment))
+
+        return self._seconds(run_async if self._is_async else plain)
+
     def cycle(self, count: int) -> dict[str, float]:
         """Put, get and settle inside this process."""
         self._is_async = inspect.iscoroutinefunction(self._module.run_cycles)
