@@ -113,6 +113,19 @@ def test_failed_job_puts_nothing_and_retried_task_puts_once(
     )
 
 
+def test_tube_with_partitions_is_written_read_and_streamed(
+    spark: Any, queue: tubes.Queue, options: dict[str, str], tmp_path: Path
+) -> None:
+    tube = queue.create_tube("t", "fifo", partitions=3)
+    results = queue.create_tube("results", "fifo", partitions=2)
+    frame(spark, 500).select("data").write.format("tubes").options(**options).mode("append").save()
+    assert {task.partition for task in tube.select()} == {0, 1, 2}
+    assert read(spark, options).select("id").distinct().count() == 500
+    run(stream(spark, options, maxTasksPerTrigger="200"), {**options, "tube": "results"}, tmp_path)
+    assert sorted(task.data for task in results.select()) == sorted(f"page {number}" for number in range(500))
+    assert tube.statistics().tasks["total"] == 0
+
+
 def test_invalid_queries_are_refused_during_analysis(spark: Any, queue: tubes.Queue, options: dict[str, str]) -> None:
     from pyspark.errors import AnalysisException
 

@@ -66,6 +66,12 @@ def local_id(id: int) -> tuple[int, int]:
     return id & (1 << _BITS) - 1, id >> _BITS
 
 
+def local_range(ids: range, number: int, end: int) -> range:
+    """Return the ids in a partition of the tasks with these ids in the whole tube. `end`: the end of an open range."""
+    first, stop = (-((number - id) >> _BITS) for id in (ids.start, ids.stop))  # Rounded up.
+    return range(first, end if ids.stop == end else stop)
+
+
 def part_of(total: int, number: int, count: int) -> int:
     """Return the share of a partition of a number, at least 1."""
     return max(total // count + (number < total % count), 1)

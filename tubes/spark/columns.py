@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from tubes.errors import InvalidOption, Unreadable
+from tubes.partitions.layout import global_id
 from tubes.spark.arrow import Array, DataType, RecordBatch, pa, pc
 from tubes.spark.server.bulk_read import Plain, Same, Table
 
@@ -78,7 +79,9 @@ class Columns:
             if field.name not in columns or columns[field.name][0] != kind:
                 rule = f"must be among {schema_of(settings.codec, several=True)}"
                 raise InvalidOption(option="schema", value=f"{field.name} {kind}", rule=rule)
-        self._tube: Final = settings.tube
+        self._tube, _, number = settings.tube.partition("#")
+        #: The partition whose tasks these are.
+        self._number: Final = int(number) if number else None
         self._codec: Final = settings.codec
         self._nulls: Final = settings.bad_rows == "null"
         self._to_text: Final = _DECODERS[settings.codec, settings.data_format]
@@ -118,7 +121,10 @@ class Columns:
             elif isinstance(column, Same):
                 arrays.append(pa.repeat(pa.scalar(column.value, kind), table.size))
             elif name == "id":
-                arrays.append(_numbers(array("q", table.values(name)), kind))
+                ids = table.values(name)
+                if self._number is not None:
+                    ids = [global_id(id, self._number) for id in ids]
+                arrays.append(_numbers(array("q", ids), kind))
             elif name == "result":
                 arrays.append(self._results(table, table.values(name), kind))
             elif kind == _MOMENT:

@@ -1,4 +1,4 @@
-"""The stream source of several tubes: one `LeaseReader` per tube, whose batches form one batch of the query.
+"""The stream source of several tubes, or partitions: a `LeaseReader` per tube, whose batches form one batch.
 
 An offset is `{"consumer": name, "seq": {tube: n}}`: the consumer, and the last batch of each tube. Tubes are listed for
 each batch, so the query also takes from tubes that were created since. Of a batch's tasks each tube gets an equal
@@ -115,7 +115,7 @@ class ManyLeases(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how many tasks each tube may give."""
         check_offset(start, dict, "one tube: use the option tube")
         with self._settings.share() as queue:
-            names = self._settings.names(queue) if self._budgets is None else [*self._budgets]
+            names = self._settings.names(queue, self._readers) if self._budgets is None else [*self._budgets]
         if not self._readers.keys() >= {*names}:
             # Another query of this consumer must not lose the tubes that this one has not opened yet.
             for reader in self._readers.values():
@@ -143,7 +143,7 @@ class ManyLeases(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._settings.share() as queue:
             for name in self._settings.names(queue):
                 with self._unless_dropped(name):
-                    ready[name] = queue.statistics(name).tasks["ready"]
+                    ready[name] = self._settings.of(name).find(queue).statistics().tasks["ready"]
         return ready
 
     def _should_wait(self, ready: int) -> bool:
@@ -210,7 +210,7 @@ class ManyLeases(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield
         except TubeNotFound:
             exists = self._exists(name)
-            if name in self._settings.named and not exists:
+            if name.partition("#")[0] in self._settings.named and not exists:
                 raise
             reader = self._readers.pop(name, None)
             if reader is not None:
@@ -221,7 +221,7 @@ class ManyLeases(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _exists(self, name: str) -> bool:
         with self._settings.share() as queue:
-            return name in replace(self._settings, tube=name, tubes=()).existing(queue)
+            return name in replace(self._settings, tube=name.partition("#")[0], tubes=()).existing(queue)
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Yield the tasks of a partition: see `LeaseReader.read`. Runs on executors."""
@@ -229,7 +229,7 @@ class ManyLeases(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, part in partition.parts:
             with self._unless_dropped(name):
                 with self._settings.share() as queue:
-                    part.claim.check(queue.tube(name))
+                    part.claim.check(self._settings.of(name).find(queue))
                 try:
                     yield from LeaseReader(self._settings.of(name), self._schema).read(part)
                 except TubeNotFound:

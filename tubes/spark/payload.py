@@ -9,12 +9,15 @@ import reprlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from random import choice, randrange
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark import TaskContext
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, YearMonthIntervalType
 
+from tubes.drivers.tube_options import MAX_PARTITIONS
 from tubes.errors import CodecError, InvalidOption, TubesError
+from tubes.redis.bulk import find_tube, place_of
 from tubes.spark.arrow import Array, RecordBatch, pa, pc
 from tubes.spark.encoding import encoder, find_bad_value
 from tubes.spark.server.bulk_write import Writer
@@ -24,9 +27,10 @@ from tubes.values.codecs import find as find_codec
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
+    from tubes.backend.interface import Options
     from tubes.spark.server.bulk_write import Head
     from tubes.spark.settings import Settings
-    from tubes.sync import Queue
+    from tubes.sync import Queue, Tube
 
 _Runs: TypeAlias = "list[tuple[Head, list[bytes]]]"
 _Convert: TypeAlias = Callable[[RecordBatch], _Runs]
@@ -58,17 +62,31 @@ class Writers:
     def __init__(self, settings: Settings, queue: Queue) -> None:
         self._settings: Final = settings
         self._queue: Final = queue
-        self._found: Final[dict[str, Writer]] = {}
+        self._found: Final[dict[str, tuple[Tube, list[Writer]]]] = {}
+        self._by_name: Final[dict[str, Writer]] = {}
 
-    def of(self, tube: object) -> Writer:
-        """Return the writer for a value of the column `tube`, or of the only tube."""
+    def of(self, tube: object) -> tuple[Tube, list[Writer]]:
+        """Return the tube for a value of the column `tube`, or the only tube, and the writer of each of its parts."""
         name = tube if self._settings.tubes else self._settings.tube
         if not isinstance(name, str) or name not in self._found:
             if not isinstance(name, str) or (self._settings.tubes and not self._settings.matches(name)):
                 rule = f"must match the option tubes, {','.join(self._settings.tubes)!r}"
                 raise InvalidOption(option="tube", value=tube, rule=rule)
-            self._found[name] = Writer(self._settings.of(name).find(self._queue))
+            found = self._settings.of(name).find(self._queue)
+            parts = [find_tube(self._queue, f"{name}#{number}") for number in range(found.partitions or 0)]
+            self._found[name] = found, [Writer(part) for part in parts or (found,)]
+            self._by_name.update((writer.tube.name, writer) for writer in self._found[name][1])
         return self._found[name]
+
+    def by_name(self, name: str) -> Writer:
+        """Return the writer of a tube or partition that `of` has found."""
+        return self._by_name[name]
+
+    def open_to(self, tube: object, options: Options) -> list[Writer]:
+        """Return the writers that may put a task with these checked options."""
+        found, writers = self.of(tube)
+        place = place_of(found, options) if found.partitions else None
+        return writers if place is None else [writers[place]]
 
 
 @dataclass(frozen=True)
@@ -152,7 +170,17 @@ class Payload:
         encode = encoder(self.settings)
         routes = ("tube",) if self.settings.tubes else ()
         names = (*routes, *self.options)
-        heads: dict[tuple[object, ...], Head] = {}
+        heads: dict[tuple[object, ...], list[Head]] = {}
+        # Rows that may be in any partition go to each in turn. Few rows of many Spark tasks are spread, too.
+        turn = randrange(MAX_PARTITIONS)
+
+        def spread(heads: list[Head], raws: list[bytes]) -> _Runs:
+            nonlocal turn
+            if len(heads) == 1:
+                return [(heads[0], raws)]
+            first, turn = turn % len(heads), turn + len(raws)
+            runs = [(head, raws[number :: len(heads)]) for number, head in enumerate(heads[first:] + heads[:first])]
+            return [run for run in runs if run[1]]
 
         def convert(batch: RecordBatch) -> _Runs:
             for name in self.blank:
@@ -165,21 +193,22 @@ class Payload:
             data = batch.select(list(self.fields)).to_struct_array() if self.data is None else batch.column(self.data)
             raws = encode(data)
             if not names:
-                return [(self._head(writers.of(None), ()), raws)]
+                return spread(self._heads(writers, None, ()), raws)
             runs: _Runs = []
             columns = [_values(batch.column(name)) for name in names]
             start = 0
             for values, rows in groupby(zip(*columns, strict=True)):
-                head = heads.get(values)
-                if head is None:
+                known = heads.get(values)
+                if known is None:
                     if len(heads) >= _MAX_HEADS:
                         heads.clear()
-                    writer = writers.of(values[0] if routes else None)
-                    head = heads[values] = self._head(writer, values[len(routes) :])
+                    tube = values[0] if routes else None
+                    known = heads[values] = self._heads(writers, tube, values[len(routes) :])
                 end = start + len(list(rows))
-                runs.append((head, raws[start:end]))
+                runs += spread(known, raws[start:end])
                 start = end
-            return runs
+            # The runs of a partition keep their order.
+            return sorted(runs, key=lambda run: run[0].tube)
 
         return convert
 
@@ -200,7 +229,8 @@ class Payload:
                 yield from self._bisect(writers, convert, batch.slice(half))
             else:
                 # A row without a valid tube fails the write.
-                writer = writers.of(batch.column("tube")[0].as_py() if self.settings.tubes else None)
+                tube = batch.column("tube")[0].as_py() if self.settings.tubes else None
+                writer = choice(writers.open_to(tube, {}))
                 yield writer.buried_head(f"bad row: {self._explain(batch, error)}"), [self._dump(batch)]
 
     def _explain(self, row: RecordBatch, error: TubesError, number: int | None = None) -> TubesError:
@@ -237,8 +267,8 @@ class Payload:
             json.dumps(row).encode() if self.settings.codec == "raw" else encode(find_codec(self.settings.codec), row)
         )
 
-    def _head(self, writer: Writer, values: tuple[object, ...]) -> Head:
-        """Check the options of a row, and return its head. Null means that the option is not set."""
+    def _heads(self, writers: Writers, tube: object, values: tuple[object, ...]) -> list[Head]:
+        """Check the options of a row, and return its head for each place. Null means that the option is not set."""
         options = dict(self.settings.defaults)
         for name, value in zip(self.options, values, strict=True):
             if value is not None:
@@ -246,7 +276,8 @@ class Payload:
         if "key" not in options:
             options.pop("on_duplicate", None)
             options.pop("key_ttl", None)
-        return writer.head(writer.tube.driver.check_put(options))
+        options = writers.of(tube)[0].driver.check_put(options)
+        return [writer.head(options) for writer in writers.open_to(tube, options)]
 
 
 def _find_bad_row(convert: _Convert, batch: RecordBatch, error: TubesError) -> tuple[int, TubesError]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import tubes
@@ -16,6 +17,8 @@ from tubes.backend.url import read, redact_url
 from tubes.drivers.options import MAX_COUNT, OF_TASKS
 from tubes.drivers.registry import Registry
 from tubes.errors import Facts, InvalidOption, TubeNotFound
+from tubes.partitions.layout import local_range
+from tubes.redis.bulk import find_tube
 from tubes.spark.address import OPTIONS as ADDRESS_OPTIONS
 from tubes.spark.address import Address
 from tubes.spark.server.bulk_write import Writer
@@ -98,34 +101,45 @@ class Settings:
         return shared_queue(self.address.locate(), self.codec)
 
     def of(self, tube: str) -> Settings:
-        """Return the settings for one tube of several."""
-        return replace(self, tube=tube, tubes=()) if self.tubes else self
+        """Return the settings for one tube of several, or for one partition."""
+        if tube == self.tube:
+            return self
+        number = tube.partition("#")[2]
+        ids = local_range(self.ids, int(number), Settings.ids.stop) if number else self.ids
+        return replace(self, tube=tube, tubes=(), ids=ids)
 
     def matches(self, tube: str) -> bool:
         """Return True if the option `tubes` selects this tube."""
         return any(fnmatchcase(tube, pattern) for pattern in self.tubes)
 
-    def existing(self, queue: Queue) -> list[str]:
-        """Return the tubes that exist among those of this read or write, sorted. Only patterns need a list of tubes."""
-        found: set[str] = set()
-        if len(self.named) < len(self.tubes):
-            found.update(filter(self.matches, queue.tubes()))
-        for name in self.named - found:
+    def existing(self, queue: Queue, plain: Container[str] = ()) -> list[str]:
+        """Return the tubes that exist among those of this read or write, in order. Only patterns need a list of tubes.
+
+        Each partition of a tube counts as a tube of its own, such as `crawl#2`. `plain`: tubes without partitions.
+        """
+        listed = filter(self.matches, queue.tubes()) if len(self.named) < len(self.tubes) else ()
+        found: list[str] = []
+        for name in sorted(self.named.union(listed)):
             with suppress(TubeNotFound):
-                found.add(queue.tube(name).name)
-        return sorted(found)
+                parts = None if name in plain and name not in self.named else queue.tube(name).partitions
+                found += [name] if parts is None else [f"{name}#{number}" for number in range(parts)]
+        return found
+
+    def is_several(self, queue: Queue) -> bool:
+        """Return True if this is a read or write of several tubes, or of a tube with partitions."""
+        return bool(self.tubes) or bool(self.find(queue).partitions)
 
     def writer(self, queue: Queue) -> Writer:
         """Return the writer that records all-or-nothing writes: in the tube, or for several tubes in a hidden one."""
-        if not self.tubes:
+        if not self.is_several(queue):
             return Writer(self.find(queue))
         tube = queue.admin._hidden_tube(_WRITES, _WRITES_IDLE, kept=True)
-        return Writer(tube, queue.tube)
+        return Writer(tube, partial(find_tube, queue))
 
-    def names(self, queue: Queue) -> list[str]:
-        """Return the tubes to read, sorted. Raises `TubeNotFound` for a tube that is named, but does not exist."""
-        names = self.existing(queue)
-        for named in self.named.difference(names):
+    def names(self, queue: Queue, plain: Container[str] = ()) -> list[str]:
+        """Return the tubes to read: see `existing`. Raises `TubeNotFound` for a named tube that does not exist."""
+        names = self.existing(queue, plain)
+        for named in self.named.difference(name.partition("#")[0] for name in names):
             self.of(named)._find_existing(queue)
         return names
 
@@ -156,13 +170,10 @@ class Settings:
 
     def _find_existing(self, queue: Queue) -> Tube:
         try:
-            tube = queue.tube(self.tube)
+            tube = find_tube(queue, self.tube) if "#" in self.tube else queue.tube(self.tube)
         except TubeNotFound as error:
             error.add_note('From Spark: a write with .option("driver", "fifo"), or with another driver, creates it.')
             raise
-        if tube.partitions:
-            rule = "has partitions, which Spark does not read or write: use a tube without them, or several tubes"
-            raise InvalidOption(option="tube", value=self.tube, rule=rule)
         if self.driver not in (None, tube.driver.name):
             rule = f"must be the driver of the existing tube {self.tube!r}, which is {tube.driver.name!r}"
             raise InvalidOption(option="driver", value=self.driver, rule=rule)
@@ -182,11 +193,7 @@ def read_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NO_OPTI
 
 def stream_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NO_OPTIONS) -> Settings:
     """Check the options of a stream source. `kept`: the options of its table."""
-    settings = _settings(options, kept, _COMMON | _STREAM)
-    if settings.tubes and settings.starting_time is not None:
-        value = ",".join(settings.tubes)
-        raise InvalidOption(option="tubes", value=value, rule="a stream with startingTime reads one tube: use tube")
-    return settings
+    return _settings(options, kept, _COMMON | _STREAM)
 
 
 def write_settings(options: Mapping[str, str], kept: Mapping[str, str] = _NO_OPTIONS, *, streams: bool) -> Settings:

@@ -44,7 +44,7 @@ class Sink:
             buries = self._settings.bad_rows == "bury"
             runs = (self._payload.runs_or_buried if buries else self._payload.runs)(writers, batches)
             for tube, part in groupby(runs, key=lambda run: run[0].tube):
-                writer = writers.of(tube)
+                writer = writers.by_name(tube)
                 for chunk in writer.chunks(part, self._settings.batch_size):
                     if write:
                         chunks.append(writer.stage(write, chunk))
@@ -65,12 +65,14 @@ class BatchWriter(Sink, DataSourceArrowWriter):
     def __init__(self, settings: Settings, payload: Payload) -> None:
         super().__init__(settings, payload)
         # Writes to other tubes have names of their own.
-        scope = "".join(f"{name}," for name in sorted(settings.tubes))
-        self._name: Final = f"batch:{scope}{settings.write_id}" if settings.write_id else uuid4().hex
+        self._name = uuid4().hex
         #: True if an earlier job has uploaded all rows of this `writeId`.
         self._is_known = False
         if settings.write_id:
             with settings.share() as queue:
+                names = settings.tubes or (settings.tube,) * settings.is_several(queue)
+                scope = "".join(f"{name}," for name in sorted(names))
+                self._name = f"batch:{scope}{settings.write_id}"
                 self._is_known = settings.writer(queue).is_sealed(self._name, 0)
         # The random part keeps the chunks of a failed run out of the next run.
         self._write: Final = "" if settings.delivery == "at-least-once" else f"{self._name}-{uuid4().hex}"

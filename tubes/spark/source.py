@@ -73,11 +73,15 @@ class TubesDataSource(DataSource):
             from tubes.spark.leases import LeaseReader
             from tubes.spark.many_leases import ManyLeases
         settings = stream_settings(self.options, recall(schema, self.options))
-        reader = ManyLeases(settings, schema) if settings.tubes else LeaseReader(settings, schema)
         with settings.connect() as queue:
             if not settings.names(queue):
                 _log.warning("the option tubes, %r, matches no tube yet", ",".join(settings.tubes))
-        return reader
+            is_several = settings.is_several(queue)
+        if is_several and settings.starting_time is not None:
+            value = ",".join(settings.tubes or (settings.tube,))
+            rule = "a stream with startingTime reads one tube without partitions"
+            raise InvalidOption(option="tubes" if settings.tubes else "tube", value=value, rule=rule)
+        return ManyLeases(settings, schema) if is_several else LeaseReader(settings, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return a writer that puts the rows of a DataFrame."""

@@ -23,6 +23,7 @@ from tubes.redis.bulk import (
     Reply,
     Word,
     bytes_of,
+    find_tube,
     join_session,
     list_of,
     number_of,
@@ -150,12 +151,11 @@ class Stream:
         the tasks that are not done.
         """
         text("stream", name)
-        digest = sha1(
-            f"{'' if shares else tube}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False
-        ).digest()
+        scope = "" if shares else tube.partition("#")[0]
+        digest = sha1(f"{scope}\0{name}".encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
         # Other processes may use the same session, since replies are stored per caller. UUID version 5 marks a stream.
         join_session(queue, UUID(bytes=digest[:16], version=5).hex)
-        stream = cls(queue.tube(tube), name)
+        stream = cls(find_tube(queue, tube), name)
         reply = stream._run("stream_open")
         with reading(f"stream {name!r} of tube {tube!r}"):
             epoch, first, last, born = bytes_of(reply).split()
