@@ -149,7 +149,8 @@ class Process:
 
     def consume(self) -> Flow:
         while True:
-            found = yield from self.take_hot()
+            self.using += 1
+            found = yield from self.ask()
             while found is None:
                 self.idle.append(self.world.running)
                 self.serve()
@@ -160,16 +161,6 @@ class Process:
             yield round(self.world.random.expovariate(1 / HANDLER))
             yield partition.node, CALL, partition.ack, lane
             self.world.counts["done"] += 1
-
-    def take_hot(self) -> Flow:
-        for number in self.looks.order(only_hot=True):
-            if (yield from self.replies(number)):
-                found = yield from self.call_take(number, stands=False, was_woken=False)
-                if found is not LOST:
-                    self.looks.note_take(number, found=found[0] is not None)
-                    if found[0] is not None:
-                        return self.world.partitions[number], found[0]
-        return None
 
     def ask(self) -> Flow:
         task = number = None

@@ -17,8 +17,8 @@ cold when this process has stood there for `LOOK`, and where it is registered as
 
 Without lines (in memory, in a folder) no partition is standing or silent, and takes use the order of hot and cold ones.
 
-All times are microseconds of one clock, which the caller passes. `order`, `note_take` and `has_hot` take the lock;
-callers of the other methods hold it.
+All times are microseconds of one clock, which the caller passes. `order`, `note_take`, `has_hot` and `is_hot` take the
+lock; callers of the other methods hold it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from enum import Enum
+from itertools import islice
 from typing import Any, Final
 
 from tubes.drivers.options import SECOND
@@ -97,14 +98,14 @@ class Looks:
         self.update(now)
         return not self._hot and not self._cold
 
-    def order(self, *, only_hot: bool = False) -> list[int]:
-        """Return the partitions in the order of a take that stands in no line; `only_hot`: hot ones and a cold one."""
+    def order(self) -> list[int]:
+        """Return the partitions in the order of a take that stands in no line."""
         with self.lock:
             hot, cold = list(self._hot), list(self._cold)
             self._turns += 1
             if cold and self._turns % _COLD_TURN == 0:
                 hot.insert(0, cold.pop(0))
-            return hot if only_hot else [*hot, *cold, *self._silent, *self._sent, *self._standing]
+            return [*hot, *cold, *self._silent, *self._sent, *self._standing]
 
     def update(self, now: int) -> None:
         """Move the partitions where a task is due, and those that were asked too long ago."""
@@ -113,7 +114,8 @@ class Looks:
                 self._move(number, self._hot, _Hot.DUE)
         # A caller that was interrupted may have left its partition behind.
         for state, span in ((self._standing, LOOK), (self._silent, SILENCE), (self._sent_at, LOOK)):
-            for number, asked_at in list(state.items()):
+            while state:
+                number, asked_at = next(iter(state.items()))
                 if now < asked_at + span:
                     break
                 self._move(number, self._cold, None)
@@ -124,7 +126,7 @@ class Looks:
         """Return when a sleeping caller has to ask again although nothing wakes it; None: never."""
         times = [due for number, due in self._due.items() if number in self._standing or number in self._silent]
         for state, span in ((self._standing, LOOK), (self._silent, SILENCE)):
-            times += [asked_at + span for asked_at in list(state.values())[:1]]
+            times += [asked_at + span for asked_at in islice(state.values(), 1)]
         if self.home in self._standing:
             times.append(self._standing[self.home] + HOME)
         return min(times, default=None)
@@ -133,6 +135,11 @@ class Looks:
         """Return True if a partition probably has a task."""
         with self.lock:
             return bool(self._hot)
+
+    def is_hot(self, number: int) -> bool:
+        """Return True if this partition probably has a task."""
+        with self.lock:
+            return number in self._hot
 
     # -- what is learned -----------------------------------------------------------------------------------------------
 

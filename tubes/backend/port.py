@@ -64,7 +64,7 @@ class PortBase(Generic[F]):
 
     @property
     def hot(self) -> Self:
-        """The port for takes that may wait: with partitions it asks only those that probably have a task."""
+        """The port for takes that may wait: on a server it leaves out partitions that wake this process."""
         return self
 
     def reach(self, request: object) -> list[F] | None:

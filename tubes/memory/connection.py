@@ -145,6 +145,10 @@ class MemoryConnection(ConnectionBase):
         self.check()
         return self._port(self.store.create(name, driver, "keep", temporary, options))
 
+    def is_reachable(self, name: str) -> bool:
+        """Return True: a store in this process always replies."""
+        return True
+
     #: True if a caller that waits for a task of a partitioned tube is in the line of each partition.
     joins_all_lines: Final = True
 

@@ -124,7 +124,7 @@ class PartitionedPort:
         # The waiting callers of this process on a server; None: they wait in the line of each partition.
         self._sleepers: Final[Any] = self.connection.sleepers(self.name, self.born, self._names)
         self._looks: Final[Looks] = Looks(self.count) if self._sleepers is None else self._sleepers.looks
-        #: This port for takes that may wait: they ask only partitions that probably have a task.
+        #: The takes that may wait.
         self.hot: Final[Any] = self if self._sleepers is None else HotPort(self)
         #: The partitions of puts that are about to wait, by the ids of their requests.
         self._waiting_places: Final[dict[int, int]] = {}
@@ -299,7 +299,11 @@ class PartitionedPort:
             return (yield from self._call(self._place(options, utube), "put", data, options, utube, *more))
         # The next partition that replies and has room.
         task = None
-        for number in (yield from self._reachable(self._turn())):
+        numbers = self._turn()
+        first = numbers[0]
+        if not (yield partial(self.connection.is_reachable, self._names[first])):
+            numbers = yield from self._reachable(numbers)
+        for number in numbers:
             task = yield from self._call(number, "put", data, options, utube, *more)
             if task is not None:
                 break
@@ -403,25 +407,29 @@ class PartitionedPort:
 
     # -- takes ---------------------------------------------------------------------------------------------------------
 
-    def take(self, *, only_hot: bool = False) -> Any:
+    def take(self) -> Any:
         if self._awaited:
-            return run_async(self._take_async("take", 1, None, only_hot), _ask_async)
-        return self._take_here(lambda port: port.take(), only_hot)
+            return run_async(self._take_async("take"), _ask_async)
+        return self._take_here(lambda port: port.take())
 
-    def take_many(self, limit: int, span: int | None = None, *, only_hot: bool = False) -> Any:
+    def take_many(self, limit: int, span: int | None = None) -> Any:
         if self._awaited:
-            return run_async(self._take_async("take_many", limit, span, only_hot), _ask_async)
+            return run_async(self._take_async("take_many", limit, span), _ask_async)
         tasks: list[Any] = []
-        self._take_here(lambda port: port.take_many(limit - len(tasks), span), only_hot, tasks, limit)
+        self._take_here(lambda port: port.take_many(limit - len(tasks), span), tasks, limit)
         return tasks
 
     def ask(self, waiter: Waiter) -> Any:
         """Ask the partitions until one has a task for a caller that was woken, or this process stands in all lines."""
-        if self._awaited:
-            return run_async(self._ask_async(waiter), _ask_async)
-        return self._ask_here(waiter)
+        return self.ask_all(waiter, waiter.span)
 
-    def _ask_here(self, waiter: Waiter) -> Any:
+    def ask_all(self, waiter: Waiter | None, span: int | None) -> Any:
+        """Ask the partitions as `ask` does; `waiter`: None if the caller did not sleep."""
+        if self._awaited:
+            return run_async(self._ask_async(waiter, span), _ask_async)
+        return self._ask_here(waiter, span)
+
+    def _ask_here(self, waiter: Waiter | None, span: int | None) -> Any:
         sleepers, number, task = self._sleepers, None, None
         try:
             try:
@@ -429,7 +437,7 @@ class PartitionedPort:
                 while task is None and (found := sleepers.next()) is not None:
                     number = found[0]
                     if found[1] or self._run(self._replies(number)):
-                        task = self._take_from(number, partial(_take_standing, sleepers, found, waiter.span))
+                        task = self._take_from(number, partial(_take_standing, sleepers, found, span))
             finally:
                 sleepers.end(number)
             return task
@@ -438,17 +446,25 @@ class PartitionedPort:
                 self.release_later(task)
             raise
 
-    def _ask_async(self, waiter: Waiter) -> Flow[Any]:
+    def _ask_async(self, waiter: Waiter | None, span: int | None) -> Flow[Any]:
         sleepers, number, task = self._sleepers, None, None
         try:
             sleepers.begin(waiter)
             while task is None and (found := sleepers.next()) is not None:
                 number = found[0]
                 if found[1] or (yield from self._replies(number)):
-                    task = yield from self._take_flow(number, partial(_take_standing, sleepers, found, waiter.span))
+                    task = yield from self._take_flow(number, partial(_take_standing, sleepers, found, span))
         finally:
             sleepers.end(number)
         return task
+
+    def has_more(self, task: Any) -> bool:
+        """Return True if the partition of a task probably has more tasks."""
+        return self._looks.is_hot(task._tube._part)
+
+    def take_more(self, task: Any, limit: int, span: int | None) -> Any:
+        """Take more tasks from the partition of a task."""
+        return self._to(task._tube._part, "take_many", limit, span)
 
     def _replies(self, number: int) -> Flow[bool]:
         """Return True if the node of a partition replies."""
@@ -457,14 +473,12 @@ class PartitionedPort:
             self._sleepers.note_failure(number)
         return is_alive
 
-    def _take_here(
-        self, take: Callable[[Any], Any], only_hot: bool, tasks: list[Any] | None = None, limit: int = 0
-    ) -> Any:
+    def _take_here(self, take: Callable[[Any], Any], tasks: list[Any] | None = None, limit: int = 0) -> Any:
         """Take in this thread: return a task, or add up to `limit` tasks to `tasks`. An interrupted call holds none."""
         taken: list[Any] = [] if tasks is None else tasks
         task: Any = None
         try:
-            for number in self._run(self._living_order(only_hot)):
+            for number in self._run(self._living_order()):
                 task = self._take_from(number, take)
                 self._looks.note_take(number, found=bool(task))
                 if tasks is None and task is not None:
@@ -512,10 +526,10 @@ class PartitionedPort:
         port = yield from self._open(number)
         return (yield partial(take, port))
 
-    def _take_async(self, method: str, limit: int, span: int | None, only_hot: bool) -> Flow[Any]:
+    def _take_async(self, method: str, limit: int = 1, span: int | None = None) -> Flow[Any]:
         tasks: list[Any] = []
         try:
-            for number in (yield from self._living_order(only_hot)):
+            for number in (yield from self._living_order()):
                 arguments = (limit - len(tasks), span) if method == "take_many" else ()
                 found = yield from self._take_flow(number, methodcaller(method, *arguments))
                 self._looks.note_take(number, found=bool(found))
@@ -530,8 +544,8 @@ class PartitionedPort:
             raise
         return tasks if method == "take_many" else None
 
-    def _living_order(self, only_hot: bool) -> Flow[list[int]]:
-        self._living_numbers = yield from self._reachable(self._looks.order(only_hot=only_hot))
+    def _living_order(self) -> Flow[list[int]]:
+        self._living_numbers = yield from self._reachable(self._looks.order())
         return self._living_numbers
 
     def _has_died(self, number: int) -> Flow[bool]:
@@ -863,7 +877,6 @@ class PartitionedPort:
             waiter.owner = self
             if waiter.timeout is not None and waiter.deadline is None:
                 waiter.deadline = self.clock.micros() + waiter.timeout
-            self._sleepers.start()
             self._sleepers.enlist(waiter)
         elif request is None:
             ports = [self._ports.get(number) for number in self._living_numbers]
@@ -907,16 +920,42 @@ class PartitionedPort:
 
 
 class HotPort:
-    """The takes of a port that ask only the partitions that probably have a task, and one of the others in turn."""
+    """The takes of a port that may wait: they leave out the partitions in whose lines this process stands."""
 
     def __init__(self, port: PartitionedPort) -> None:
         self._port: Final = port
 
     def take(self) -> Any:
-        return self._port.take(only_hot=True)
+        return self._port.ask_all(None, None)
 
     def take_many(self, limit: int, span: int | None = None) -> Any:
-        return self._port.take_many(limit, span, only_hot=True)
+        if self._port._awaited:
+            return self._take_many_async(limit, span)
+        tasks: list[Any] = []
+        task: Any = None
+        try:
+            while len(tasks) < limit and (task := self._port.ask_all(None, span)) is not None:
+                tasks.append(task)
+                if len(tasks) < limit and self._port.has_more(task):
+                    tasks += self._port.take_more(task, limit - len(tasks), span)
+            return tasks
+        except BaseException:
+            for one in tasks if task is None or task in tasks else [*tasks, task]:
+                self._port.release_later(one)
+            raise
+
+    async def _take_many_async(self, limit: int, span: int | None) -> list[Any]:
+        tasks: list[Any] = []
+        try:
+            while len(tasks) < limit and (task := await self._port.ask_all(None, span)) is not None:
+                tasks.append(task)
+                if len(tasks) < limit and self._port.has_more(task):
+                    tasks += await self._port.take_more(task, limit - len(tasks), span)
+        except BaseException:
+            for task in tasks:
+                self._port.release_later(task)
+            raise
+        return tasks
 
 
 def _take_standing(sleepers: Any, found: tuple[int, bool], span: int | None, port: Any) -> Any:
@@ -954,6 +993,30 @@ def sum_of(found: list[Statistics], joins_all_lines: bool) -> Statistics:
         calls.update(one.calls)
     waiting, kept = (max if joins_all_lines else sum)(one.waiting for one in found), sum(one.kept for one in found)
     return Statistics(dict(tasks), dict(calls), waiting, found[0].paused, kept)
+
+
+def find_tube(queue: Any, name: str) -> Any:
+    """Return a tube without partitions, or by a name such as `crawl#2` a tube with the tasks of one partition only.
+
+    The partition is created if needed. Raises `TubeNotFound`, also if the name tells too little or too much.
+    """
+    tube_name, _, number = name.partition("#")
+    tube = queue.tube(tube_name)
+    if (int(number) if number else -1) not in (range(tube.partitions) if tube.partitions else (-1,)):
+        raise TubeNotFound(name=name)
+    if number:
+        port: PartitionedPort = tube._port
+        port.part(int(number))
+        stored = name_of(tube_name, int(number), port.count, port.connection.namespace)
+        tube = type(tube)(port.connection.find_part(stored))
+        tube.name = name
+    return tube
+
+
+def place_of(tube: Any, options: Options) -> int | None:
+    """Return the partition of a put with checked options; None: any."""
+    port: PartitionedPort = tube._port
+    return None if port._is_free(options) else port._place(options)
 
 
 class Forward:

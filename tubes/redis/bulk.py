@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tubes.errors import TubeNotFound
-from tubes.partitions.layout import name_of
 from tubes.redis import task_codec
 from tubes.redis.library.functions import IDLE, MOST_ATTEMPTS, TAKES, TAKES_WITH_LANES, is_timed
 from tubes.redis.library.replies import bytes_of, list_of, number_of
@@ -26,10 +24,8 @@ if TYPE_CHECKING:
     from tubes.backend.interface import AnyConnection, AnyPort, Options
     from tubes.backend.port import HasConnection, HasPort
     from tubes.errors import TubeFull, Unreadable
-    from tubes.partitions.port import PartitionedPort
     from tubes.redis.connection import RedisConnection
     from tubes.redis.port.methods import TubePort
-    from tubes.sync import Queue, Tube
 
 # fmt: off
 __all__ = [
@@ -44,14 +40,12 @@ __all__ = [
     "Word",
     "bytes_of",
     "check_settings",
-    "find_tube",
     "join_session",
     "leave_out_task",
     "list_of",
     "number_of",
     "pack",
     "packed",
-    "place_of",
     "read_done",
     "read_task",
     "reading",
@@ -114,27 +108,3 @@ class BulkTube:
 def join_session(queue: HasConnection[AnyConnection], uuid: str) -> None:
     """Let a queue that has no open tube use the session `uuid`."""
     cast("RedisConnection", queue._connection).session.use(uuid)
-
-
-def find_tube(queue: Queue, name: str) -> Tube:
-    """Return a tube without partitions, or by a name such as `crawl#2` a tube with the tasks of one partition only.
-
-    The partition is created if needed. Raises `TubeNotFound`, also if the name tells too little or too much.
-    """
-    tube_name, _, number = name.partition("#")
-    tube = queue.tube(tube_name)
-    if (int(number) if number else -1) not in (range(tube.partitions) if tube.partitions else (-1,)):
-        raise TubeNotFound(name=name)
-    if number:
-        port = cast("PartitionedPort", tube._port)
-        port.part(int(number))
-        stored = name_of(tube_name, int(number), port.count, port.connection.namespace)
-        tube = type(tube)(port.connection.find_part(stored))
-        tube.name = name
-    return tube
-
-
-def place_of(tube: Tube, options: Options) -> int | None:
-    """Return the partition of a put with checked options; None: any."""
-    port = cast("PartitionedPort", tube._port)
-    return None if port._is_free(options) else port._place(options)

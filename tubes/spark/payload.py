@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, YearMo
 
 from tubes.drivers.tube_options import MAX_PARTITIONS
 from tubes.errors import CodecError, InvalidOption, TubesError
-from tubes.redis.bulk import find_tube, place_of
+from tubes.partitions.port import find_tube, place_of
 from tubes.spark.arrow import Array, RecordBatch, pa, pc
 from tubes.spark.encoding import encoder, find_bad_value
 from tubes.spark.server.bulk_write import Writer

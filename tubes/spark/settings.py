@@ -18,7 +18,7 @@ from tubes.drivers.options import MAX_COUNT, OF_TASKS
 from tubes.drivers.registry import Registry
 from tubes.errors import Facts, InvalidOption, TubeNotFound
 from tubes.partitions.layout import local_range
-from tubes.redis.bulk import find_tube
+from tubes.partitions.port import find_tube
 from tubes.spark.address import OPTIONS as ADDRESS_OPTIONS
 from tubes.spark.address import Address
 from tubes.spark.server.bulk_write import Writer

@@ -73,19 +73,15 @@ class Sleepers:
         self._used_at = 0
         self._is_started = False
 
-    def start(self) -> None:
-        """Subscribe to all partitions, once. It does not wait for the subscriptions."""
-        if not self._is_started:
-            self._is_started = True
-            for number, key in enumerate(self._keys):
-                self._store.wake_subscriptions.add(key, self, number)
-
     # -- callers that ask ----------------------------------------------------------------------------------------------
 
-    def begin(self, waiter: Waiter) -> None:
-        """A caller that was woken begins to ask."""
+    def begin(self, waiter: Waiter | None) -> None:
+        """Record that a caller begins to ask; `waiter`: the caller if it was woken."""
+        if not self._is_started:
+            self._start()
         with self._lock:
-            self._woken.discard(waiter)
+            if waiter is not None:
+                self._woken.discard(waiter)
             self._asking += 1
 
     def next(self) -> tuple[int, bool] | None:
@@ -173,6 +169,12 @@ class Sleepers:
     def _is_used(self) -> bool:
         """Return True if a caller asks or waits."""
         return bool(self._idle or self._woken or self._asking)
+
+    def _start(self) -> None:
+        """Subscribe to all partitions. It does not wait for the subscriptions."""
+        self._is_started = True
+        for number, key in enumerate(self._keys):
+            self._store.wake_subscriptions.add(key, self, number)
 
     def _note_leave(self) -> None:
         """Record that a caller has left: after the last one the process is not registered any more."""

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from tubes.drivers.options import SECOND, positive, text
 from tubes.errors import StreamFenced, TubeNotFound
+from tubes.partitions.port import find_tube
 from tubes.redis.bulk import (
     IDLE,
     TAKES_WITH_LANES,
@@ -23,7 +24,6 @@ from tubes.redis.bulk import (
     Reply,
     Word,
     bytes_of,
-    find_tube,
     join_session,
     list_of,
     number_of,
