@@ -118,4 +118,4 @@ def test_asyncio_docstrings_match_the_sync_api(sync: type, aio: type) -> None:
 
 def test_signatures_show_which_arguments_may_be_left_out() -> None:
     assert str(inspect.signature(tubes.Tube.update)).count("<as it is>") == 4
-    assert str(inspect.signature(tubes.aio.AsyncLane.configure)).count("<as it is>") == 6
+    assert str(inspect.signature(tubes.aio.AsyncLane.configure)).count("<as it is>") == 7

@@ -611,9 +611,9 @@ def test_lane_is_blocked_and_configured(shell: Shell, queue: tubes.Queue) -> Non
     assert crawl.lanes()[0][4:7] == (2.5, 3, 9)
     (changed,) = shell.json("lane", "configure", "crawl", "example.com", "--interval", "default")
     assert changed["interval"] == 0
-    (changed,) = shell.json("lane", "configure", "crawl", "a", "--rate", "10/s", "--burst", 4)
+    (changed,) = shell.json("lane", "configure", "crawl", "a", "--interval", "10/s", "--burst", 4)
     assert (changed["interval"], changed["burst"]) == (0.1, 4)
-    (changed,) = shell.json("lane", "configure", "crawl", "a", "--rate", 4, "--burst", "default")
+    (changed,) = shell.json("lane", "configure", "crawl", "a", "--interval", 0.25, "--burst", "default")
     assert (changed["interval"], changed["burst"]) == (0.25, 1)
     assert crawl.lanes()[-1][4:7] == (0, 3, 9)
     queue.create_tube("mail")

@@ -75,7 +75,9 @@ def unblock(name: Name, lane_name: LaneName, url: Url = None, as_json_: AsJson =
 def configure(
     name: Name,
     lane_name: LaneName,
-    interval: Annotated[str | None, typer.Option(metavar="SECONDS", help="Seconds from one take to the next.")] = None,
+    interval: Annotated[
+        str | None, typer.Option(metavar="SECONDS|RATE", help="Seconds from one take to the next, or 10/s or 500/min.")
+    ] = None,
     max_in_flight: Annotated[
         str | None, typer.Option(metavar="N", help="The number of its tasks that may be taken at a time.")
     ] = None,
@@ -84,9 +86,6 @@ def configure(
     ] = None,
     capacity: Annotated[
         str | None, typer.Option(metavar="N", help="The maximum number of its tasks. 0: no maximum.")
-    ] = None,
-    rate: Annotated[
-        str | None, typer.Option(metavar="RATE", help="Another spelling of --interval, such as 10/s or 500/min.")
     ] = None,
     burst: Annotated[
         str | None, typer.Option(metavar="N", help="The number of takes that may start at once after an idle time.")
@@ -102,16 +101,15 @@ def configure(
     An omitted limit keeps its value; `default` resets it to the tube's.
     """
     words = drop_none(
-        interval=_number("--interval", interval, float),
+        **({"rate": interval} if "/" in (interval or "") else {"interval": _number("--interval", interval, float)}),
         max_in_flight=_number("--max-in-flight", max_in_flight, int),
         interval_from=interval_from,
         capacity=_number("--capacity", capacity, int),
-        rate=rate if rate is None or "/" in rate else _number("--rate", rate, float),
         burst=_number("--burst", burst, int),
         weight=_number("--weight", weight, int),
     )
     if not words:
-        known = "--interval, --max-in-flight, --interval-from, --capacity, --rate, --burst and --weight"
+        known = "--interval, --max-in-flight, --interval-from, --capacity, --burst and --weight"
         raise Stop(f"give at least one of {known}", Exit.USAGE)
     limits: Facts = {limit: None if value == _DEFAULT else value for limit, value in words.items()}
     with _lane(name, lane_name, url, as_json_=as_json_) as one:
