@@ -198,9 +198,9 @@ class Process:
     def put(self, lane: str | None) -> Flow:
         born, partitions = self.world.now, self.world.partitions
         number = next(self.puts) % len(partitions) if lane is None else route(lane, len(partitions))
-        if lane is None:  # It asks for the health of all nodes first.
-            for partition in partitions:
-                yield from self.replies(partition.number)
+        if lane is None:  # It goes to the next living node.
+            while not (yield from self.replies(number)):
+                number = next(self.puts) % len(partitions)
         partition = partitions[number]
         lane = f"{born}-{self.world.random.random()}" if lane is None else lane
         if not partition.node.is_dead:
@@ -369,6 +369,7 @@ SMALL: Final = [
 ]
 FULL: Final = [
     *(Setting(64, p, load, 16, 48, 6000) for p in (64, 256) for load in (0.01, 0.5, 0.9)),
+    Setting(1000, 4096, 0.01, 8, 1500, 2000),
     Setting(64, 64, 0.01, 16, 48, 2000, lanes=False, note="puts without lanes"),
     Setting(64, 64, 0.01, 16, 48, 6000, dead=1, note="one node dead"),
     Setting(1000, 1000, 0.01, 8, 1500, 3000),
