@@ -54,7 +54,7 @@ def measure(subject: Subject) -> list[dict[str, Any]]:
         for load in LOADS:
             rate = max(1, round(capacity * load))
             known, count = len(notes.latencies), min(TASKS, rate * LONGEST)
-            producer.ask(f"paced {rate * 10_000 + count}")
+            producer.ask(f"scheduled {rate * 10_000 + count}")
             put += count
             _await(notes, put)
             times = percentiles(notes.latencies[known:], 50, 99, 99.9)

@@ -133,7 +133,7 @@ class Producer:
             time.sleep(PAUSE)
         return {}
 
-    def paced(self, number: int) -> dict[str, float]:
+    def scheduled(self, number: int) -> dict[str, float]:
         """Put tasks, each with the time at which it is due. `number`: the rate times 10,000, and a count."""
         rate, count = divmod(number, 10_000)
         put, start = self._module.put, time.monotonic_ns()
