@@ -156,20 +156,6 @@ def test_take_any_waits_on_tubes_of_all_nodes(cluster: Cluster, face: type[Any])
     there.close()
 
 
-def move(cluster: Cluster, slot: int) -> None:
-    """Move a slot to the next node, key by key, like `redis-cli --cluster reshard`."""
-    source = cluster.owner(slot)
-    target = (source + 1) % 3
-    names = [client.execute_command("CLUSTER", "MYID").decode() for client in cluster.clients]
-    cluster.clients[target].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[source])
-    cluster.clients[source].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[target])
-    while keys := cluster.clients[source].execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1):
-        where = ("127.0.0.1", cluster.ports[target], "", 0, 5000)
-        cluster.clients[source].execute_command("MIGRATE", *where, "KEYS", *keys)
-    for number in (target, source, 3 - source - target):
-        cluster.clients[number].execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[target])
-
-
 def test_a_tube_whose_slot_moves_loses_nothing(cluster: Cluster, ledger: Ledger, factor: int) -> None:
     url = f"{cluster.url}?prefix={uuid4().hex}"
     with tubes.connect(url) as queue:
@@ -178,7 +164,7 @@ def test_a_tube_whose_slot_moves_loses_nothing(cluster: Cluster, ledger: Ledger,
         with load(tube, ledger, url=url) as count:
             for _ in range(6 * factor):
                 before = count()
-                move(cluster, slot)
+                cluster.move(slot)
                 assert eventually(lambda before=before: count() > before + 20)  # type: ignore[misc]
         assert not ledger.unknown
         ledger.check(tube)
@@ -264,7 +250,7 @@ def test_an_event_loop_whose_tubes_slot_moves_loses_nothing(cluster: Cluster, le
             stop = asyncio.Event()
             workers = [asyncio.create_task(work(name)) for name in range(10)]
             for _ in range(3 * factor):
-                await asyncio.to_thread(move, cluster, cluster.slot("{load}"))
+                await asyncio.to_thread(cluster.move, cluster.slot("{load}"))
                 await asyncio.sleep(0.05)
             stop.set()
             await asyncio.gather(*workers)

@@ -8,7 +8,8 @@ import redis
 
 from tests.contract.bench import eventually
 from tests.support.lasting import OUTLIVES_KILLS
-from tests.support.servers import Servers
+from tests.support.servers import Servers, free_port
+from tubes.testing import LocalServer
 
 _SLOTS = 16384
 
@@ -16,9 +17,15 @@ _SLOTS = 16384
 class Cluster(Servers):
     """Three masters without replicas, each with a third of the slots, that persist their state."""
 
-    def __init__(self, program: str = "valkey", **settings: str) -> None:
-        settings = {**OUTLIVES_KILLS, **settings}
-        super().__init__(program, 3, cluster_enabled="yes", cluster_node_timeout=1000, **settings)
+    def __init__(self, program: str = "valkey", **settings: Any) -> None:
+        self._program = program
+        self._settings: dict[str, Any] = {
+            "cluster_enabled": "yes",
+            "cluster_node_timeout": 1000,
+            **OUTLIVES_KILLS,
+            **settings,
+        }
+        super().__init__(program, 3, **self._settings)
         for number, client in enumerate(self.clients):
             first, last = number * _SLOTS // 3, (number + 1) * _SLOTS // 3 - 1
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
@@ -38,6 +45,33 @@ class Cluster(Servers):
         about = client.execute_command("CLUSTER INFO")
         state = about if isinstance(about, dict) else dict(line.split(":") for line in about.decode().split())
         return state["cluster_state"] == "ok" and len(client.execute_command("CLUSTER SLOTS")) >= 3
+
+    def add(self) -> int:
+        """Add a node without slots; return its number."""
+        self.ports.append(free_port())
+        self.servers.append(LocalServer(self._program, port=self.ports[-1], **self._settings))
+        self.clients.append(self.servers[-1].client())
+        self.clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", self.ports[-1])
+        assert eventually(self.is_healthy), "the nodes did not find each other"
+        return len(self.ports) - 1
+
+    def id(self, number: int) -> str:
+        """Return the name of a node in the cluster."""
+        return str(self.clients[number].execute_command("CLUSTER", "MYID").decode())
+
+    def move(self, slot: int, target: int | None = None) -> None:
+        """Move a slot to another node (None: the next one), key by key, like `redis-cli --cluster reshard`."""
+        source = self.owner(slot)
+        if target is None:
+            target = (source + 1) % len(self.ports)
+        here, there = self.clients[source], self.clients[target]
+        there.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id(source))
+        here.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id(target))
+        while keys := here.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1):
+            here.execute_command("MIGRATE", "127.0.0.1", self.ports[target], "", 0, 5000, "KEYS", *keys)
+        others = [client for client in self.clients if client not in (here, there)]
+        for client in (there, here, *others):
+            client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", self.id(target))
 
     @property
     def url(self) -> str:
