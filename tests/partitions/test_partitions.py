@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
 import pytest
 
 import tubes
+import tubes.aio
 from tests.contract.bench import eventually
 from tests.support.internals import port_of
 from tubes import InvalidOption, TubeBusy, TubeFull, TubeNotFound
@@ -307,6 +310,55 @@ def test_put_that_may_wait_uses_the_room_of_all_partitions(queue: tubes.Queue) -
         task.ack()
     thread.join()
     assert waiting[0] is not None
+
+
+@pytest.mark.parametrize("freed", range(3))
+def test_waiting_put_gets_room_that_another_session_makes_in_any_partition(queue: tubes.Queue, freed: int) -> None:
+    tube = queue.create_tube("mail", "fifo", partitions=3, capacity=3)
+    tube.put_many(range(3))
+    other = queue.session().tube("mail")
+    with ThreadPoolExecutor() as threads:
+        for put, numbers in ((tube.put, "late"), (tube.put_many, ["late"])):
+            waiting = threads.submit(put, numbers, timeout=60)
+            assert eventually(lambda: tube.statistics().waiting == 1)
+            task = next(task for task in other.select() if task.partition == freed)
+            other.delete(task)
+            made: Any = waiting.result()
+            assert (made[0] if isinstance(made, list) else made).partition == freed
+
+
+def test_put_on_an_event_loop_gets_the_room_of_any_partition(url: str) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.create_tube("mail", "fifo", partitions=3, capacity=3)
+            for task in await tube.put_many(range(3)):
+                waiting = asyncio.create_task(tube.put("late", timeout=60))
+                await asyncio.sleep(0.1)
+                await tube.delete(task)
+                made = await waiting
+                assert made is not None
+                assert made.partition == task.partition
+            assert await tube.put("more", timeout=0.2) is None
+
+    asyncio.run(main())
+
+
+def test_put_looks_at_all_partitions_before_its_timeout_ends_the_wait() -> None:
+    clock = ManualClock()
+    with tubes.connect(clock=clock) as queue, ThreadPoolExecutor() as threads:
+        tube = queue.create_tube("mail", "fifo", partitions=3, capacity=3)
+        for task in tube.put_many(range(3)):
+            waiting = threads.submit(tube.put, "late", timeout=0.5)
+            assert eventually(lambda: tube.statistics().waiting == 1)
+            tube.delete(task)
+            clock.advance(0.5)
+            made = waiting.result()
+            assert made is not None
+            assert made.partition == task.partition
+        waiting = threads.submit(tube.put, "late", timeout=0.5)
+        assert eventually(lambda: tube.statistics().waiting == 1)
+        clock.advance(0.5)
+        assert waiting.result() is None
 
 
 def test_tubes_share_a_rate_exactly() -> None:

@@ -34,8 +34,8 @@ from tubes.backend.flow import run, run_async
 from tubes.backend.looks import Looks
 from tubes.backend.selecting import Scan
 from tubes.backend.take_any import AnyOf
-from tubes.backend.waiters import PART_EMPTY, PENDING, TUBE_EMPTY, TaskEnd
-from tubes.drivers.options import NO_LANE
+from tubes.backend.waiters import PART_EMPTY, PENDING, TUBE_EMPTY, Look, TaskEnd
+from tubes.drivers.options import NO_LANE, SECOND
 from tubes.drivers.options import lane as lane_name
 from tubes.drivers.tube_options import as_arguments
 from tubes.errors import (
@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log: Final = logging.getLogger("tubes")
+#: Microseconds after which a put that waits for room in one partition tries the others.
+_ROOM_LOOK: Final = SECOND
 
 
 class Together(NamedTuple):
@@ -126,8 +128,8 @@ class PartitionedPort:
         self._looks: Final[Looks] = Looks(self.count) if self._sleepers is None else self._sleepers.looks
         #: The takes that may wait.
         self.hot: Final[Any] = self if self._sleepers is None else HotPort(self)
-        #: The partitions of puts that are about to wait, by the ids of their requests.
-        self._waiting_places: Final[dict[int, int]] = {}
+        #: By the ids of the requests of puts that are about to wait: the partition, and whether any other would do.
+        self._waiting_places: Final[dict[int, tuple[int, bool]]] = {}
         #: The partitions whose nodes replied at the last take.
         self._living_numbers: list[int] = [*range(self.count)]
         #: A partition that had tasks at the last look.
@@ -389,16 +391,23 @@ class PartitionedPort:
             if tasks is None:
                 raise self.full_error(batch.size)
             return tasks
-        if not places:
+        number, is_free = next(iter(places), 0), not places
+        if is_free:
             for number in (yield from self._reachable(self._turn())):
                 made: list[Any] | None = yield from self._call(number, "put_many", batch)
                 if made is not None:
                     return made
-                places = {number}
-        number = next(iter(places), 0)
         yield from self._open(number)
-        self._waiting_places[id(request)] = number
+        self._waiting_places[id(request)] = number, is_free
         return None
+
+    def reach_again(self, request: object) -> Any:
+        """Put what may go to any partition, and waits in one of them, into the first one that has room."""
+        return self._run(self._reach_again(request))
+
+    def _reach_again(self, request: object) -> Flow[Any]:
+        made = yield from self._reach(request)
+        return made if made is None or isinstance(request, Batch) else made[0]
 
     def _turn(self) -> list[int]:
         """Return all partitions, beginning with the next one."""
@@ -597,6 +606,10 @@ class PartitionedPort:
     def part(self, number: int) -> Any:
         """Return the tube of a partition: for threads."""
         return self._run(self._open(number)).tube
+
+    def port_of(self, task: Any) -> Any:
+        """Return the port of the partition of a task that this port has put."""
+        return self._ports[task._tube._part]
 
     def release(self, task: object, *args: Any) -> Any:
         return self._by_holder("release", task, *args)
@@ -891,10 +904,14 @@ class PartitionedPort:
             number, local = local_id(request.id)
             Forward(waiter, TaskEnd(local)).enlist(self._ports[number])
         else:
-            port = self._ports.get(self._waiting_places.pop(id(request)))
+            number, is_free = self._waiting_places.pop(id(request))
+            port = self._ports.get(number)
             if port is None:
                 raise TubeNotFound(name=self.name)
-            port.enlist(waiter)
+            if is_free and self.count > 1:
+                AnyRoom(waiter, self).enlist(port)
+            else:
+                port.enlist(waiter)
 
     def withdraw(self, waiter: Waiter, *, undo: bool) -> object:
         line = self._sleepers if waiter.owner is self else waiter.owner
@@ -1022,12 +1039,14 @@ def place_of(tube: Any, options: Options) -> int | None:
 class Forward:
     """A waiter in the line of one partition, for a caller that waits on the whole tube."""
 
+    timeout: int | None
+
     def __init__(self, parent: Waiter, request: object, result: object = PENDING) -> None:
         self._parent: Final = parent
         # The result for the caller; `PENDING`: that of the partition.
         self._instead: Final = result
         self.result: object = PENDING
-        self.timeout: Final = parent.timeout
+        self.timeout = parent.timeout
         self.deadline: int | None = parent.deadline
         self.owner: Any = None
         self.request: Final = request
@@ -1071,6 +1090,51 @@ class Forward:
         if self.result is not PENDING:
             self._parent.result = self._reply()
         return self._parent.wake()
+
+
+class AnyRoom(Forward):
+    """The wait of a put for the room of any partition.
+
+    It waits in the line of one partition. After each `_ROOM_LOOK`, and at the end, it tries all of them.
+    """
+
+    def __init__(self, parent: Waiter, tube_port: PartitionedPort) -> None:
+        super().__init__(parent, parent.request)
+        self._tube_port: Final = tube_port
+        now = tube_port.clock.micros()
+        before = parent.owner
+        # When the wait of the caller ends; None: never.
+        self._end: Final[int | None] = (
+            before._end if isinstance(before, AnyRoom) else None if self.timeout is None else now + self.timeout
+        )
+        self._is_over: Final = self._end is not None and self._end <= now
+        self.timeout = None
+        self.deadline = now + _ROOM_LOOK if self._end is None else min(now + _ROOM_LOOK, self._end)
+
+    def enlist(self, port: AnyPort) -> None:
+        """Join the line of a partition, unless the timeout has passed."""
+        if not self._is_over:
+            super().enlist(port)
+            return
+        self._port = port
+        self._parent.owner = self
+        self._parent.wake()
+
+    def withdraw(self, parent: Waiter, *, undo: bool) -> object:
+        """Leave the line; return the result, None after the timeout, or a `Look` at all partitions."""
+        result = super().withdraw(parent, undo=undo)
+        return Look(self._parent) if result is None and not undo and not self._is_over else result
+
+    def ask(self, parent: Waiter) -> Any:
+        """Try all partitions."""
+        return self._tube_port.reach_again(parent.request)
+
+    def release_later(self, made: Any) -> None:
+        """Undo the put of a caller that was interrupted."""
+        self.result = made
+        first: Any = made[0] if isinstance(self.request, Batch) else made
+        self._tube_port.port_of(first).withdraw(self, undo=True)
+        self.result = PENDING
 
 
 def _ask(step: Any) -> Any:
