@@ -149,8 +149,10 @@ class MemoryConnection(ConnectionBase):
         """Return True: a store in this process always replies."""
         return True
 
-    #: True if a caller that waits for a task of a partitioned tube is in the line of each partition.
-    joins_all_lines: Final = True
+    @property
+    def joins_all_lines(self) -> bool:
+        """True if a caller that waits for a task of a partitioned tube is in the line of each partition."""
+        return True
 
     def sleepers(self, name: str, born: int, parts: list[str]) -> None:
         """Return None: a waiting caller is in the line of each partition."""
