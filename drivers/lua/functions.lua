@@ -130,8 +130,8 @@ local LIST = {
 }
 
 -- The commands that the functions run, by their least number of arguments, the key first: a server is asked with as many
--- if a user may run them. And the commands that every session needs. PUBLISH is not among them: events are only sent if
--- it is allowed.
+-- if a user may run them. And the commands that every session needs. PUBLISH and SPUBLISH are not among them: messages are
+-- only sent if that is allowed.
 Functions.COMMANDS = {
   DEL = 1, EXISTS = 1, HDEL = 2, HEXISTS = 2, HGET = 2, HGETALL = 1, HINCRBY = 3, HKEYS = 1, HLEN = 1, HMGET = 2,
   HRANDFIELD = 1, HSCAN = 2, HSET = 3, HSTRLEN = 2, HVALS = 1, LINDEX = 2, LLEN = 1, LPOP = 1, LPOS = 2, LPUSH = 2,
