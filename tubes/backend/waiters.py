@@ -139,16 +139,21 @@ class ThreadWaiter:
         """
         look = task = None
         try:
-            result = self._wait_once(line)
-            while result.__class__ is Look:
+            while True:
+                line.enlist(self)
+                if self.result is PENDING:
+                    patience = self._clock.patience(self.deadline)
+                    if not self._sleep(patience) and line.must_keep_waiting(self):
+                        self._sleep(None)
+                result: Any = _get_result(self, line)
+                if result.__class__ is not Look:
+                    return result if then is None or result is None else then(result)
                 look = result
                 task = look.ask()
                 if task is not None:
                     return task if then is None else then(task)
                 self._lock.acquire(blocking=False)
                 self.result = PENDING
-                result = self._wait_once(line)
-            return result if then is None or result is None else then(result)
         except BaseException:
             try:
                 if look is not None and task is not None:
@@ -159,14 +164,6 @@ class ThreadWaiter:
             except BaseException:  # A second interrupt. Use another thread: signals do not reach it.
                 start_new_thread(line.withdraw, (self,), {"undo": True})
             raise
-
-    def _wait_once(self, line: WaitLine) -> Any:
-        line.enlist(self)
-        if self.result is PENDING:
-            patience = self._clock.patience(self.deadline)
-            if not self._sleep(patience) and line.must_keep_waiting(self):
-                self._sleep(None)
-        return _get_result(self, line)
 
     def _sleep(self, seconds: float | None) -> bool:
         """Sleep until the waiter is woken; return False after a timeout.
