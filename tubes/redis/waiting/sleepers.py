@@ -85,7 +85,7 @@ class Sleepers:
             self._asking += 1
 
     def next(self) -> tuple[int, bool] | None:
-        """Return the partition that this caller asks next, and whether it was_woken; None: it may sleep."""
+        """Return the partition that this caller asks next, and whether it has woken the process; None: it may sleep."""
         with self._lock:
             return self.looks.next(self._store.clock.micros())
 
@@ -239,7 +239,7 @@ class Sleepers:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def note_wakeup(self, number: int) -> None:
-        """A partition was_woken."""
+        """Handle a message of a partition: a task may be available there."""
         with self._lock:
             self.looks.note_wakeup(number)
             self._serve()
@@ -334,7 +334,7 @@ class WakeSubscription(Subscription):
         """Unsubscribe from a partition; return what was given to `add`, or None."""
         with self._lock:
             found = self._listeners.pop(key, None)
-            if self._wire is not None and found is not None:
+            if found is not None:
                 self._send("SUNSUBSCRIBE", key)
             if not self._listeners:
                 self._close()
