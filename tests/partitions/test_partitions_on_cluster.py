@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 import tubes
+import tubes.aio
 from tests.contract.bench import eventually
 from tests.support.cluster import Cluster
 from tests.support.internals import port_of
@@ -94,3 +98,44 @@ def test_living_partitions_go_on_without_a_dead_node(
         else:
             cluster.servers[dead].signal(signal.SIGCONT)
         assert eventually(cluster.is_healthy)
+
+
+@contextmanager
+def stopped_with_a_task(cluster: Cluster, tube: tubes.Tube, taker: Any) -> Generator[None]:
+    """Stop the node of the only task. The process of `taker` does not know it yet."""
+    node = owners(cluster, tube)[tube.put("late").partition or 0]
+    cluster.servers[node].signal(signal.SIGSTOP)
+    try:
+        health = port_of(taker).connection.store.health
+        health._living.update(dict.fromkeys(health._living, float("inf")))
+        yield
+    finally:
+        cluster.servers[node].signal(signal.SIGCONT)
+        assert eventually(cluster.is_healthy)
+
+
+def counts(tube: tubes.Tube) -> tuple[int, int]:
+    """Return the numbers of ready and of taken tasks."""
+    tasks = tube.statistics().tasks
+    return tasks["ready"], tasks["taken"]
+
+
+def test_take_that_a_stopped_node_runs_later_is_undone(cluster: Cluster, queue: tubes.Queue) -> None:
+    tube = queue.create_tube("late", "fifottl", partitions=3, ttr=600)
+    assert tube.take_many(3, timeout=0) == []
+    with stopped_with_a_task(cluster, tube, tube):
+        assert tube.take(timeout=0) is None
+    assert eventually(lambda: counts(tube) == (1, 0))
+
+
+def test_take_of_asyncio_that_a_stopped_node_runs_later_is_undone(cluster: Cluster, queue: tubes.Queue) -> None:
+    async def take() -> None:
+        async with tubes.aio.connect(port_of(tube).url) as other:
+            late = await other.tube("late")
+            assert await late.take_many(3, timeout=0) == []
+            with stopped_with_a_task(cluster, tube, late):
+                assert await late.take(timeout=0) is None
+            assert await asyncio.to_thread(eventually, lambda: counts(tube) == (1, 0))
+
+    tube = queue.create_tube("late", "fifottl", partitions=3, ttr=600)
+    asyncio.run(take())

@@ -182,7 +182,9 @@ class RedisConnection(ConnectionBase, PortConnection):  # pyright: ignore[report
         checked = driver.check_tube(options)
         description = (describe(driver), describe_options(checked), checked.get("capacity", 0))
         reply = yield from self.session.open(name, "keep", *description, maker=uuid4().hex)
-        return (yield from self._port_of(name, reply))
+        port = yield from self._port_of(name, reply)
+        port.takes_fail_soon = self.store.server.moving
+        return port
 
     @flow_method
     def find_part(self, name: str) -> Flow[TubePort]:

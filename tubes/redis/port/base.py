@@ -53,6 +53,8 @@ Words: TypeAlias = "tuple[Word, ...] | Callable[[OptionsVersion], tuple[Word, ..
 #: A function that turns the reply into a result, the arguments of the call, and its lease, if any.
 Request: TypeAlias = tuple[Callable[[Reply], T], tuple[Word, ...], Lease | None]
 
+#: The functions of takes that do not wait for the dead node of a partition.
+_TAKES: Final = frozenset({"take", "take_many", "take_for"})
 #: Words per call of `undo`: two for each task.
 _UNDO_WORDS: Final = 100
 
@@ -118,6 +120,8 @@ class RedisPort(PortBase[F]):
         self.session: TubeSession | None = None
         #: The last session that was open here; it holds the tasks that this port has taken.
         self.last_session: TubeSession | None = None
+        #: True if takes do not wait for a dead node: they are from a partition in a cluster.
+        self.takes_fail_soon = False
         self.url: Final = store.url
         self.clock: Final = store.clock
 
@@ -224,6 +228,8 @@ class RedisPort(PortBase[F]):
                 self.forget_session(session)  # The next call asks for the rights again.
                 raise
             call = ScriptCall(its_script, self.shared.key, args, session, now, undo, slot)
+            if self.takes_fail_soon and name in _TAKES:
+                self.connection.store.health.limit(call)
             reply: Reply = yield call
             if type(reply) is not ErrorReply or (yield from self.settle(name, reply, session, resent=call.resent)):
                 return reply

@@ -191,6 +191,7 @@ class RedisStore:
             shared_tubes = list(self._shared_tubes.values())
         self._inbox.put(None)
         self.losses.close()
+        self.health.close()
         self.wake_subscriptions.close()
         for shared in shared_tubes:
             shared.subscription.close()

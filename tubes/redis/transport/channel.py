@@ -67,7 +67,7 @@ class ThreadChannel:
         self._server: Final = server
         # Makes the error for calls after `close`; None: they raise `ConnectionLost`.
         self._make_closed_error: Final = closed
-        self.slot: Final = slot
+        self.slot = slot
         # Seconds for a call and for connecting; None: the usual limits.
         self._patience: Final = patience
         self._lock: Final = threading.Lock()
@@ -148,7 +148,12 @@ class ThreadChannel:
             return
         if reply is None or type(reply) is ErrorReply:
             call.resent = True
-            reply = self._complete(self._attempt(call))
+            try:
+                reply = self._complete(self._attempt(call))
+            except ConnectionLost:
+                if call.give_up is None:
+                    raise
+                return
         call.undo(reply)
 
     def run_undos(self) -> None:
@@ -280,6 +285,15 @@ class ThreadChannel:
 
     def _complete(self, attempt: Attempt, step: Step = Step.SEND) -> Reply:
         """Take the steps of an attempt until its reply arrives, and return the reply."""
+        try:
+            return self._take_steps(attempt, step)
+        except ConnectionLost:
+            if attempt.call.give_up is not None:
+                attempt.call.give_up(attempt.call)
+                self.slot = f"l{attempt.call.number}"  # The call keeps its slot.
+            raise
+
+    def _take_steps(self, attempt: Attempt, step: Step) -> Reply:
         call = attempt.call
         patience = call.patience or self._patience
         while step is not Step.DONE:

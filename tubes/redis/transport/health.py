@@ -3,10 +3,15 @@
 A node that has just replied to a PING counts as living. A node that does not reply for `PATIENCE` seconds counts as
 dead: from then on no caller waits for it, and a thread sends it one PING per second. Calls on one tube do not use
 this: they are sent again for their usual time.
+
+Takes from partitions do not wait for a dead node either (`limit`). Such a take may have run, or may run later, because
+a stopped node reads its connections when it continues. So a thread sends the take again, with the same number, until
+the node replies, and undoes it.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from _thread import start_new_thread
 from contextlib import suppress
@@ -39,6 +44,11 @@ class NodeHealth:
         self._server: Final = server
         # The time until which a living node needs no PING.
         self._living: Final[dict[str, float]] = {}
+        self._lock: Final = threading.Lock()
+        # The calls that have to be undone when their node replies again.
+        self._lost: Final[list[ScriptCall]] = []
+        self._is_undoing = False
+        self._closed = False
 
     def replies(self, key: str) -> Flow[bool]:
         """Return False if the node of a key is dead."""
@@ -74,6 +84,40 @@ class NodeHealth:
             self._server.dead[node] = time.monotonic()
             return None
         return reply
+
+    def limit(self, call: ScriptCall) -> None:
+        """Let a call fail after `PATIENCE` seconds. It is undone when its node replies again."""
+        call.patience, call.give_up = PATIENCE, self._give_up
+
+    def _give_up(self, call: ScriptCall) -> None:
+        call.patience = call.give_up = None
+        with suppress(ConnectionLost):
+            self._server.dead[self._server.node(call.key)] = time.monotonic()
+        with self._lock:
+            self._lost.append(call)
+            if not self._is_undoing:
+                self._is_undoing = True
+                start_new_thread(self._undo_lost, ())
+
+    def _undo_lost(self) -> None:
+        """Send the lost calls again until their nodes reply, and undo them. Runs in a thread."""
+        channel = ThreadChannel(self._server, "p", PATIENCE)
+        while self._is_undoing:
+            time.sleep(_DEAD)
+            self._server.rediscover()
+            for call in list(self._lost):
+                with suppress(TubesError):
+                    reply = channel.call(call)
+                    if call.undo is not None:
+                        call.undo(reply)
+                    self._lost.remove(call)
+            with self._lock:
+                self._is_undoing = bool(self._lost) and not self._closed
+        channel.close()
+
+    def close(self) -> None:
+        """Stop to undo calls: their session ends."""
+        self._closed = True
 
     def living_key(self, prefix: str) -> Flow[str]:
         """Return a key on a living node of a cluster, for commands that any node can run; '' if there is none."""

@@ -345,9 +345,13 @@ class LoopChannel:
         if request.reply is not PENDING:
             return
         request.reply = None
+        give_up = request.call.give_up
+        if give_up is None or not isinstance(error, ConnectionLost):
+            self._slots.free(request.slot)
+        else:  # The call keeps its slot.
+            give_up(request.call)
         if not request.receiver.done():
             request.receiver.set_exception(error)
-        self._slots.free(request.slot)
 
     def handle_loss(self, pipe: _Pipe, error: Exception | None) -> None:
         """Handle a connection that ended or was interrupted: send its calls without a reply on the next one."""

@@ -86,8 +86,8 @@ class ScriptCall:
     grows = False
 
     __slots__ = (
-        "_own_slot", "args", "function", "key", "now", "number", "patience", "reply_types", "resent", "session",
-        "slot", "undo",
+        "_own_slot", "args", "function", "give_up", "key", "now", "number", "patience", "reply_types", "resent",
+        "session", "slot", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -111,9 +111,10 @@ class ScriptCall:
         #: Receives the reply if the caller was interrupted or cancelled, and undoes the call.
         self.undo: Final = undo
         self._own_slot: Final = slot
-        #: Seconds to try; None: as long as the channel does. A call that has no reply in this time must not change
-        #: anything, since it may still run later.
+        #: Seconds to try; None: as long as the channel does. A call that has no reply in this time may still run
+        #: later: either it changes nothing, or `give_up` gets it.
         self.patience: float | None = None
+        self.give_up: Callable[[ScriptCall], None] | None = None
         #: True if it may have run already.
         self.resent = False
         #: `sent`: the slot and the number with which it was sent before.
