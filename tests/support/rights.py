@@ -40,11 +40,13 @@ _CALLS: Final = {"FCALL", "FUNCTION|LOAD", "CLIENT|SETINFO", "CONFIG|GET"}
 _WAITS: Final = {"BZPOPMIN", "PING"}
 _LOOKS: Final = {"MULTI", "EXEC", "HSTRLEN", "HMGET", "ZMSCORE", "EXISTS", "SMEMBERS", "HGET"}
 _HEARS: Final = {"SUBSCRIBE", "UNSUBSCRIBE", "PING"}
+_NEW: Final = ("+client|setinfo", "+spublish", "+ssubscribe", "+sunsubscribe")
+_WAKE_UPS: Final = {"SSUBSCRIBE", "SUNSUBSCRIBE"}
 
 
 def of_functions(*names: str) -> frozenset[str]:
     """Return all commands that these functions may run, and those that every call runs."""
-    return frozenset().union(NEEDED, ("PUBLISH",), *map(commands_of, names))
+    return frozenset().union(NEEDED, ("PUBLISH", "SPUBLISH"), *map(commands_of, names))
 
 
 def required_rights() -> dict[str, frozenset[str]]:
@@ -65,11 +67,11 @@ def required_rights() -> dict[str, frozenset[str]]:
     spark = of_functions(*_SESSION, *_PUTS, *sparks)
     return {
         "producer": putting,
-        "worker": working | {"SUBSCRIBE"},
+        "worker": working | _WAKE_UPS | {"SUBSCRIBE"},
         "monitor": looking,
         "listener": of_functions(*_SESSION, "listen") | _CALLS | _HEARS,
         "spark": spark | _CALLS | _WAITS | _LOOKS,
-        "app": of_functions(*FUNCTIONS) | _CALLS | _WAITS | _LOOKS | _HEARS,
+        "app": of_functions(*FUNCTIONS) | _CALLS | _WAITS | _LOOKS | _HEARS | _WAKE_UPS,
     }
 
 
@@ -95,8 +97,8 @@ class Users:
                 ]
             try:
                 self._set(name, *anywhere)
-            except redis.ResponseError:  # Redis before 7.2 lacks CLIENT SETINFO.
-                self._set(name, *(word for word in anywhere if word != "+client|setinfo"))
+            except redis.ResponseError:  # Redis before 7.2 lacks CLIENT SETINFO, Redis 6 the other three.
+                self._set(name, *(word for word in anywhere if word not in _NEW))
 
     def _has_functions(self) -> bool:
         return bool(self.admin.execute_command("COMMAND LIST", "FILTERBY", "PATTERN", "fcall"))
