@@ -138,6 +138,17 @@ def test_a_tube_is_made_altered_and_dropped(http: httpx.Client) -> None:
     assert put(http) == 0
 
 
+def test_tube_with_partitions_is_shown_with_all_its_tasks(http: httpx.Client) -> None:
+    assert http.put("/tubes/crawl", json={"options": {"partitions": 3}}).status_code == 201
+    for number in range(6):
+        put(http, number, "crawl")
+    shown = http.get("/tubes/crawl?ages=1").json()
+    listed = http.get("/tubes?ages=1").json()["tubes"]["crawl"]
+    (found,) = http.get("/tubes?contains=crawl").json()["tubes"].values()
+    assert shown["tasks"]["ready"] == listed["tasks"]["ready"] == found["tasks"]["ready"] == 6
+    assert None not in (shown["oldest_ready_age"], listed["oldest_ready_age"])
+
+
 def test_tasks_are_listed_changed_buried_kicked_and_deleted(http: httpx.Client) -> None:
     ids = [put(http, number, pri=number) for number in range(3)]
     assert [task["id"] for task in http.get("/tubes/mail/tasks?limit=2").json()["tasks"]] == ids[:2]

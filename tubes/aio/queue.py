@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import suppress
 from functools import partial
 from types import CoroutineType, TracebackType
@@ -515,7 +515,11 @@ class AsyncQueueAdmin:
 
         `QueueAdmin.overview` shows an example.
         """
-        reply = self._connection.overview(ages)
+        return await self._overview(ages)
+
+    async def _overview(self, ages: bool, patterns: Collection[str] = ("*",)) -> dict[str, Overview]:
+        """Return an overview of each tube whose name matches."""
+        reply = self._connection.overview(ages, patterns)
         found = await reply if type(reply) is CoroutineType else reply
         for name, seen in found.items():
             parts = parts_of(name, seen, self._connection.namespace)

@@ -114,8 +114,7 @@ class Namespace:
 
     async def read_tubes(self, patterns: Collection[str], *, ages: bool) -> dict[str, Overview]:
         """Return the tubes whose names match. With exact names the cost depends only on the number of results."""
-        result = connection_of(self.queue).overview(ages, patterns)
-        return result if isinstance(result, dict) else await limit_time(self.queue, result)
+        return await limit_time(self.queue, self.queue.admin._overview(ages, patterns))
 
     async def read_all_tubes(self, *, ages: bool) -> dict[str, Overview]:
         """Return all tubes. In memory they are read in parts, and other requests run in between."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -532,7 +532,11 @@ class QueueAdmin:
         ...     {name: seen.statistics.tasks["ready"] for name, seen in queue.admin.overview().items()}
         {'mail': 1}
         """
-        found = self._connection.overview(ages)
+        return self._overview(ages)
+
+    def _overview(self, ages: bool, patterns: Collection[str] = ("*",)) -> dict[str, Overview]:
+        """Return an overview of each tube whose name matches."""
+        found = self._connection.overview(ages, patterns)
         for name, seen in found.items():
             parts = parts_of(name, seen, self._connection.namespace)
             if parts:
