@@ -5,7 +5,7 @@
 - *hot*: it probably has a task. It has woken this process, its last take said that it has more
   tasks, or a task is due there.
 - *cold*: it is unknown whether it has a task.
-- *asked*: the take of a caller is on the way. Only one caller at a time asks there.
+- *sent*: the take of a caller is on the way. Only one caller at a time asks there.
 - *standing*: it had no task, and this process stands in its line: a call that makes a task available there wakes one
   process of the line, and removes it from the line.
 - *silent*: it had no task, and it cannot wake this process, which has no subscription to it (yet).
