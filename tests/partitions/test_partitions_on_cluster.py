@@ -101,12 +101,12 @@ def test_living_partitions_go_on_without_a_dead_node(
 
 
 @contextmanager
-def stopped_with_a_task(cluster: Cluster, tube: tubes.Tube, taker: Any) -> Generator[None]:
-    """Stop the node of the only task. The process of `taker` does not know it yet."""
+def stopped_with_a_task(cluster: Cluster, tube: tubes.Tube, other: Any) -> Generator[None]:
+    """Stop the node of the only task. The process of `other` does not know it yet."""
     node = owners(cluster, tube)[tube.put("late").partition or 0]
     cluster.servers[node].signal(signal.SIGSTOP)
     try:
-        health = port_of(taker).connection.store.health
+        health = port_of(other).connection.store.health
         health._living.update(dict.fromkeys(health._living, float("inf")))
         yield
     finally:
