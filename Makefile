@@ -13,7 +13,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 
 # Let Python write .pyc files even if the user's environment forbids it: the tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo pipeline test test-rest test-all mutants soak soak-faults soak-kills soak-jobs soak-serve screenshots aio check docs matrix bench bench-chaos bench-crawl bench-peers bench-spark bench-scale guard clean
+.PHONY: demo pipeline test test-rest test-all mutants soak soak-faults soak-kills soak-jobs soak-serve screenshots aio check docs matrix bench bench-chaos bench-crawl bench-peers bench-spark bench-scale evidence guard clean
 
 .venv/demo: EXTRAS := examples
 .venv/dashboard: EXTRAS := examples http
@@ -117,6 +117,9 @@ bench-spark: .venv/test  ## measure the rate of rows and tasks through Spark, re
 
 bench-scale: .venv/test  ## measure each call with many waiting tasks relative to few, about eight minutes
 	$(BIN)/python -m benchmarks.scale $(ARGS)
+
+evidence: .venv/test  ## run the benchmarks of docs/evidence.md, 25 minutes, and write the page; ARGS=--again only writes it
+	$(BIN)/python -m benchmarks.evidence $(ARGS)
 
 guard: .venv/test  ## compare the speed with benchmarks/guard/ratios.json, fail if it is lower; ARGS=--update writes the file
 	$(BIN)/python -m benchmarks.guard $(ARGS)

@@ -37,10 +37,10 @@ from typing import Any, Final, NamedTuple
 
 import scrapy
 
-from benchmarks.peers.environments import python_of
+from benchmarks.peers.environments import installed, python_of
 from benchmarks.peers.processes import ROOT
 from benchmarks.peers.servers import cpu_seconds
-from benchmarks.shared.report import machine
+from benchmarks.shared.report import keep, machine
 from tests.crawl.hosts import Hosts, Reply, Visit, serve
 from tests.crawl.runs import Run, spider
 from tubes.testing import LocalServer
@@ -95,6 +95,7 @@ DEFAULT: Final = Size(30, 22, [
 ])
 LONG: Final = Size(10_000, 3, [
     Case(PLAIN, 1, 1.0), Case(TUBES, 1, 1.0), Case(TUBES, 3, 1.0), Case(TUBES, 3, 1.0, KILL), Case(TUBES, 10, 1.0),
+    Case(SCRAPY_REDIS, 10, 1.0), Case(PLAIN, 10, 1.0),
 ])
 # fmt: on
 
@@ -252,7 +253,7 @@ class Row:
 
 
 HEAD: Final = [
-    "", "interval", "overlap", "short", "early", "lost", "twice", "requests/s", "lag", "cpu", "server", "scripts",
+    "crawl", "interval", "overlap", "short", "early", "lost", "twice", "requests/s", "lag", "cpu", "server", "scripts",
     "commands",
 ]  # fmt: skip
 
@@ -324,12 +325,13 @@ def main() -> None:
     )
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--quick", action="store_const", dest="size", const=QUICK, help="less than a minute")
-    sizes.add_argument("--long", action="store_const", dest="size", const=LONG, help="10,000 hosts, half an hour")
+    sizes.add_argument("--long", action="store_const", dest="size", const=LONG, help="10,000 hosts, an hour")
     parser.set_defaults(size=DEFAULT)
     size: Size = parser.parse_args().size
     if any(case.kind == SCRAPY_REDIS for case in size.cases):
         python_of(PACKAGES)
     rows: list[Row] = []
+    table: list[dict[str, str]] = []
     print(f"{size.hosts} hosts with {size.pages} pages each; {machine()}, Scrapy {scrapy.__version__}\n")
     print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}", flush=True)
     for case in size.cases:
@@ -341,7 +343,10 @@ def main() -> None:
         ):
             rows.append(judge(crawl(case, hosts, server)))
         plain = next((row for row in rows if row.case == Case(PLAIN, 1, case.interval)), rows[0])
-        print(f"| {' | '.join(rows[-1].cells(plain))} |", flush=True)
+        table.append(dict(zip(HEAD, rows[-1].cells(plain), strict=True)))
+        print(f"| {' | '.join(table[-1].values())} |", flush=True)
+    if size is DEFAULT:
+        keep(Path(__file__).parent, table, versions={"Scrapy": scrapy.__version__} | installed())
     for row in rows:
         for problem in row.broken:
             print(f"{row.case.name}: {problem}", file=sys.stderr)

@@ -1,16 +1,18 @@
-"""Measure how long quiet tenants wait for a noisy one: `python -m benchmarks.fairness [--quick]`."""
+"""Measure how long quiet tenants wait for a noisy one: `python -m benchmarks.fairness [-k PART] [--tasks N]`."""
 
 from __future__ import annotations
 
-import argparse
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tubes
 from benchmarks.scale.places import Memory, Place, Server, fill
-from benchmarks.shared.report import percentiles, write_rows
+from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.report import Row, percentiles, run_cases
 from tests.contract.bench import eventually
 
 QUIET = [f"quiet-{number}" for number in range(9)]
@@ -20,7 +22,7 @@ FEW, TAKES = 100, 2_000
 CONSUMERS, IDLE = 100, 5
 
 
-def measure_waits(place: Place, order: str, weight: int | None, tasks: int) -> dict[str, Any]:
+def measure_waits(place: Place, order: str, weight: int | None, tasks: int) -> list[Row]:
     """Return how long the tasks of quiet tenants wait behind those of a noisy one, for one consumer."""
     is_fifo = order == "fifo"
     driver = "fifo" if is_fifo else "utube"
@@ -44,10 +46,10 @@ def measure_waits(place: Place, order: str, weight: int | None, tasks: int) -> d
             tube.ack(task)
         tube.drop(force=True)
     name = f"{order}, quiet lanes of weight {weight}" if weight else order
-    return {"place": place.name, "subject": name, "noisy tasks": tasks, **percentiles(waits, 50, 99)}
+    return [{"place": place.name, "subject": name, "noisy tasks": tasks, **percentiles(waits, 50, 99)}]
 
 
-def measure_rate(place: Place, lanes: int, weight: int | None) -> dict[str, Any]:
+def measure_rate(place: Place, lanes: int, weight: int | None) -> list[Row]:
     """Return the rate of takes and acks with many lanes that have tasks."""
     with place.connect() as queue:
         tube: Any = queue.create_tube("lanes", "utube", order="round_robin")
@@ -61,10 +63,10 @@ def measure_rate(place: Place, lanes: int, weight: int | None) -> dict[str, Any]
         rate = TAKES / (time.perf_counter() - began)
         tube.drop(force=True)
     name = "round_robin, one lane with a weight" if weight else "round_robin"
-    return {"place": place.name, "subject": name, "lanes": lanes, "takes and acks per s": rate}
+    return [{"place": place.name, "subject": name, "lanes": lanes, "takes and acks per s": rate}]
 
 
-def measure_idle(place: Place) -> dict[str, Any]:
+def measure_idle(place: Place) -> list[Row]:
     """Return the processor time of this process while consumers wait."""
     with place.connect() as queue:
         tube: Any = queue.create_tube("idle", "utube", order="round_robin")
@@ -77,27 +79,25 @@ def measure_idle(place: Place) -> dict[str, Any]:
         spent = time.process_time() - began
         for thread in threads:
             thread.join()
-    return {"place": place.name, "subject": f"{CONSUMERS} waiting consumers", "idle CPU ms per s": spent / IDLE * 1e3}
+    return [{"place": place.name, "subject": f"{CONSUMERS} waiting consumers", "idle CPU ms per s": spent / IDLE * 1e3}]
 
 
 def main() -> None:
-    """Measure all subjects, and write the results."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fairness", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the tasks and lanes, without writing")
-    part = 10 if parser.parse_args().quick else 1
-    rows: list[dict[str, Any]] = []
+    """Measure all cases, and keep the results."""
+    parser = parser_of("fairness", __doc__)
+    parser.add_argument("--tasks", type=int, default=100_000, help="of the noisy tenant; also a number of lanes")
+    args = parser.parse_args()
+    cases: list[tuple[str, Callable[[], list[Row]]]] = []
     with Server() as server:
         places: list[Place] = [Memory(), server]
         for place in places:
             for order, weight in (("fifo", None), ("round_robin", None), ("round_robin", 3)):
-                rows.append(measure_waits(place, order, weight, 100_000 // part))
-            for lanes in (1, 100, 100_000 // part, 1_000_000 // part):
-                rows += [measure_rate(place, lanes, weight) for weight in (None, 3)]
-            rows.append(measure_idle(place))
-    for row in rows:
-        print(row)
-    if part == 1:
-        write_rows(Path(__file__).parent, rows)
+                cases.append((f"{place.name} wait {order}", partial(measure_waits, place, order, weight, args.tasks)))
+            for lanes in (1, 100, args.tasks, 10 * args.tasks):
+                for weight in (None, 3):
+                    cases.append((f"{place.name} rate {lanes}", partial(measure_rate, place, lanes, weight)))
+            cases.append((f"{place.name} idle", partial(measure_idle, place)))
+        run_cases(Path(__file__).parent, cases, args.k)
 
 
 if __name__ == "__main__":

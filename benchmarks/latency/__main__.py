@@ -1,24 +1,26 @@
-"""Measure the time from put to handler under load, beside peers: `python -m benchmarks.latency [-k NAME]`."""
+"""Measure the time from put to handler under load, beside peers: `python -m benchmarks.latency [-k PART]`."""
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.peers.environments import CannotInstall, python_of
 from benchmarks.peers.inside.notes import Notes
 from benchmarks.peers.measure import WARM
 from benchmarks.peers.processes import Child, PeerFailed
-from benchmarks.peers.registry import REDIS, Subject, select_subjects
+from benchmarks.peers.registry import REDIS, SUBJECTS, Subject
 from benchmarks.peers.servers import STARTS, NotInstalled
-from benchmarks.shared.report import percentiles, write_rows
+from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.report import Row, percentiles, run_cases
 
 #: Parts of the capacity, tasks at each, and the longest time for them in seconds.
 LOADS, TASKS, LONGEST = (0.1, 0.5, 0.9), 1_300, 20
+#: Handlers in processes of their own, which are measured here only.
+PROCESSES = Subject("tubes, Worker, processes", "tubes", "tubes_sync", "processes", server="valkey", tasks=8000)
 #: Seconds to wait for the worker.
 PATIENCE = 60
 
@@ -31,7 +33,7 @@ def _await(notes: Notes, count: int) -> None:
         time.sleep(0.001)
 
 
-def measure(subject: Subject) -> list[dict[str, Any]]:
+def measure(subject: Subject) -> list[Row]:
     """Measure a producer and a worker in separate processes at several loads."""
     python = python_of(subject.packages)
     with ExitStack() as stack:
@@ -50,7 +52,7 @@ def measure(subject: Subject) -> list[dict[str, Any]]:
         put = WARM + subject.tasks
         _await(notes, put)
         capacity = subject.tasks / (time.perf_counter() - began)
-        rows: list[dict[str, Any]] = []
+        rows: list[Row] = []
         for load in LOADS:
             rate = max(1, round(capacity * load))
             known, count = len(notes.latencies), min(TASKS, rate * LONGEST)
@@ -62,21 +64,20 @@ def measure(subject: Subject) -> list[dict[str, Any]]:
         return rows
 
 
+def measure_or_explain(subject: Subject) -> list[Row]:
+    """Measure a subject, or return why it cannot be measured."""
+    try:
+        return measure(subject)
+    except (CannotInstall, NotInstalled, PeerFailed) as error:
+        return [{"subject": subject.key, "not measured": str(error)}]
+
+
 def main() -> None:
-    """Measure all subjects on servers, and write the results."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.latency", description=__doc__)
-    parser.add_argument("-k", metavar="NAME", help="only subjects whose names contain this; printed only")
-    args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    for subject in select_subjects(args.k):
-        if subject.server:
-            try:
-                rows += measure(subject)
-            except (CannotInstall, NotInstalled, PeerFailed) as error:
-                rows.append({"subject": subject.key, "load": f"not measured: {error}"})
-            print(*rows[-len(LOADS) :], sep="\n")
-    if not args.k:
-        write_rows(Path(__file__).parent, rows)
+    """Measure all subjects on servers, and keep the results."""
+    args = parser_of("latency", __doc__).parse_args()
+    # The peers on Redis are on a Valkey, too.
+    subjects = [subject for subject in (*SUBJECTS, PROCESSES) if subject.server not in ("", "redis")]
+    run_cases(Path(__file__).parent, ((each.key, partial(measure_or_explain, each)) for each in subjects), args.k)
 
 
 if __name__ == "__main__":

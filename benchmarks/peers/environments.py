@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import venv
+from importlib.metadata import distributions
 from typing import Final
 
 from benchmarks.peers.processes import ROOT
@@ -37,3 +38,14 @@ def python_of(packages: tuple[str, ...]) -> str:
         raise CannotInstall((errors or done.stderr.splitlines() or ["pip failed"])[-1])
     ready.write_text(requirements)
     return str(python)
+
+
+def installed() -> dict[str, str]:
+    """Return the versions of the installed peers."""
+    folders = {str(folder): folder.parents[2].name for folder in FOLDER.glob("*/lib/python*/site-packages")}
+    return {
+        found.name: found.version
+        for path, name in sorted(folders.items())
+        for found in distributions(path=[path])
+        if found.name == name
+    }

@@ -1,23 +1,25 @@
-"""Measure how late delayed tasks are: `python -m benchmarks.precision [--tasks N]`."""
+"""Measure how late delayed tasks are: `python -m benchmarks.precision [-k PART] [--tasks N]`."""
 
 from __future__ import annotations
 
-import argparse
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tubes
-from benchmarks.scale.places import Memory, Place, Server, fill
-from benchmarks.shared.report import percentiles, write_rows
+from benchmarks.scale.places import Folder, Memory, Place, Server, fill
+from benchmarks.shared.arguments import parser_of
+from benchmarks.shared.report import Row, percentiles, run_cases
 
-#: Seconds over which due times are spread, and seconds for putting a hundred thousand tasks.
-SPREAD = 20
-LEAD = {"memory": 8, "valkey": 30}
+#: Tasks that are due in a second, and seconds for putting a hundred thousand tasks.
+RATE = 10_000
+LEAD = {"memory": 8, "folder": 20, "valkey": 30}
 
 
-def measure(place: Place, tasks: int, spread: float, *, awake: bool) -> dict[str, Any]:
+def measure(place: Place, tasks: int, spread: float, *, awake: bool) -> list[Row]:
     """Take delayed tasks in batches; `awake`: without waiting in the store."""
     with place.connect() as queue:
         tube: Any = queue.create_tube("delayed", "fifottl")
@@ -41,7 +43,7 @@ def measure(place: Place, tasks: int, spread: float, *, awake: bool) -> dict[str
             if taken:
                 tube.ack_many(taken)
         tube.drop(force=True)
-    return {
+    row = {
         "place": place.name,
         "due": f"over {spread:g} s" if spread else "in one ms",
         "consumer": "awake" if awake else "asleep",
@@ -51,20 +53,23 @@ def measure(place: Place, tasks: int, spread: float, *, awake: bool) -> dict[str
         "doubled": doubled,
         "lost": tasks - len(seen),
     }
+    return [row]
 
 
 def main() -> None:
-    """Measure all cases, and write the results."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.precision", description=__doc__)
-    parser.add_argument("--tasks", type=int, default=200_000)
-    tasks = parser.parse_args().tasks
-    rows: list[dict[str, Any]] = []
-    with Server() as server:
-        places: list[Place] = [Memory(), server]
+    """Measure all cases, and keep the results."""
+    parser = parser_of("precision", __doc__)
+    parser.add_argument("--tasks", type=int, default=50_000, help="tasks per case")
+    args = parser.parse_args()
+    cases: list[tuple[str, Callable[[], list[Row]]]] = []
+    with Server() as server, Folder() as folder:
+        places: list[Place] = [Memory(), folder, server]
         for place in places:
-            for spread in (SPREAD, 0):
-                rows += [measure(place, tasks, spread, awake=awake) for awake in (False, True)]
-    write_rows(Path(__file__).parent, rows)
+            for spread in (args.tasks / RATE, 0):
+                for awake in (False, True):
+                    name = f"{place.name} {'spread' if spread else 'at once'} {'awake' if awake else 'asleep'}"
+                    cases.append((name, partial(measure, place, args.tasks, spread, awake=awake)))
+        run_cases(Path(__file__).parent, cases, args.k)
 
 
 if __name__ == "__main__":

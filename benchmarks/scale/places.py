@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
@@ -60,6 +61,21 @@ class Memory:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+
+class Folder(Memory):
+    """Tubes of this process in a folder."""
+
+    name = "folder"
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="folder-")
+
+    def connect(self, clock: ManualClock | None = None) -> tubes.Queue:
+        return tubes.connect(f"file:{self._folder.name}/store", clock=clock)
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
 
 
 class Server:

@@ -21,3 +21,10 @@ def new_file(*endings: str) -> Callable[[str], Path]:
         return path
 
     return to_path
+
+
+def parser_of(name: str, about: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark whose cases can be measured alone."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
+    parser.add_argument("-k", metavar="PART", default="", help="only cases whose names contain this; printed only")
+    return parser

@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+#: A row of results: values by column.
+Row = dict[str, Any]
 
 
 def duration(seconds: float) -> str:
@@ -28,13 +34,33 @@ def write_result(page: Path, name: str, result: str) -> None:
     page.write_text(f"{before}{begin}{result}\n{end}{after}")
 
 
-def write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows to `result.json` of a benchmark, and as a table into its README."""
-    (folder / "result.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    lines = [f"One result, of {machine()}.", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    lines += [f"| {' | '.join(_cell(row.get(column, '')) for column in columns)} |" for row in rows]
-    write_result(folder / "README.md", folder.name, "\n".join(lines))
+def keep(folder: Path, rows: list[Row], **more: Any) -> None:
+    """Write the rows of a full run to `result.json` of a benchmark, which `benchmarks.evidence` shows."""
+    result = {"date": time.strftime("%-d %B %Y"), "machine": machine(), **more, "rows": rows}
+    (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def run_cases(folder: Path, cases: Iterable[tuple[str, Callable[[], list[Row]]]], part: str) -> None:
+    """Measure the cases with this part in their names, and print their rows; keep those of a run without arguments."""
+    rows: list[Row] = []
+    for name, measure in cases:
+        if part.lower() in name.lower():
+            rows += (found := measure())
+            print(*found, sep="\n", flush=True)
+    if len(sys.argv) == 1:
+        keep(folder, rows)
+
+
+def tables(rows: list[Row]) -> str:
+    """Return the rows as Markdown: a table for each set of columns."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row), []).append(row)
+    lines: list[str] = []
+    for columns, group in groups.items():
+        lines += ["", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+        lines += [f"| {' | '.join(_cell(value) for value in row.values())} |" for row in group]
+    return "\n".join(lines[1:])
 
 
 def percentiles(values: list[float], *shares: float) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """tubes, by plain calls: take and ack, a loop over the tube, batches, or a Worker."""
 
+import fcntl
+import os
 from typing import Any
 
 import tubes
@@ -63,7 +65,20 @@ def _coroutines() -> None:
     worker.run()
 
 
+def handle_in_process(task: Any) -> None:
+    """Handle a task in one of two processes, which count in turn."""
+    with open(os.environ["PEERS_NOTES"]) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        notes.handle(task.data)
+
+
+def _processes() -> None:
+    worker = Worker(_queue)
+    worker.on("jobs", handle_in_process, concurrency=2, process=True)
+    worker.run()
+
+
 def work() -> None:
     """Run the selected worker."""
-    ways = {"calls": _calls, "loop": _loop, "batches": _batches, "threads": _threads}
+    ways = {"calls": _calls, "loop": _loop, "batches": _batches, "threads": _threads, "processes": _processes}
     ways.get(settings.WAY, _coroutines)()
