@@ -471,8 +471,14 @@ class PartitionedPort:
         return self._looks.is_hot(task._tube._part)
 
     def take_more(self, task: Any, limit: int, span: int | None) -> Any:
-        """Take more tasks from the partition of a task."""
-        return self._to(task._tube._part, "take_many", limit, span)
+        """Take more tasks from the partition of a task; none if its node has died meanwhile."""
+        return self._run(self._take_more(task._tube._part, limit, span))
+
+    def _take_more(self, number: int, limit: int, span: int | None) -> Flow[list[Any]]:
+        tasks: list[Any] = []
+        with suppress(ConnectionLost):
+            tasks = yield from self._call(number, "take_many", limit, span)
+        return tasks
 
     def _replies(self, number: int) -> Flow[bool]:
         """Return True if the node of a partition replies."""
