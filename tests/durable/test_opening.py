@@ -437,6 +437,30 @@ os._exit(0)
     owner.close()
 
 
+def test_tube_with_partitions_cannot_be_changed_in_read_mode(url: str) -> None:
+    with tubes.connect(url) as owner:
+        owner.create_tube("t", partitions=3).put("a")  # Two of its partitions are not used yet.
+    with tubes.connect(url + "?mode=read") as queue:
+        tube = queue.tube("t")
+        assert [task.data for task in tube.select()] == ["a"]
+        assert tube.statistics().tasks["ready"] == 1
+        changes: list[Callable[[], object]] = [
+            lambda: tube.put(1),
+            lambda: tube.put_many([1]),
+            lambda: tube.take(0),
+            lambda: tube.take(1),
+            tube.select().delete,
+            tube.truncate,
+            tube.drop,
+            lambda: tube.pause(1),
+            lambda: tube.on_task_change(print),
+        ]
+        for change in changes:
+            with pytest.raises(tubes.StoreReadOnly):
+                change()
+        assert tube.statistics().tasks["ready"] == 1
+
+
 @pytest.mark.full
 def test_reader_after_a_kill_ends_no_session(url: str) -> None:
     program = f"""

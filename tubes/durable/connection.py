@@ -43,7 +43,7 @@ class DurableConnection(MemoryConnection):
 
     @override
     def make_port(self, shared: MemoryTube) -> CallPort:
-        if self.store.read_only and shared.is_listed:
+        if self.store.read_only and (shared.is_listed or "#" in shared.name):
             reader: ReadOnlyPort = ReadOnlyPort(self, shared, self.session.hold(shared))
             reader.kind, reader.tube = self.api.task, self.api.tube(reader)
             return reader
