@@ -281,6 +281,15 @@ def test_put_many_puts_nothing_if_one_partition_has_no_room(queue: tubes.Queue) 
         tube.put_many([tubes.Item(number, utube=lanes[0]) for number in range(4)])
 
 
+def test_batch_larger_than_a_partition_is_divided_whether_it_may_wait_or_not(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifo", partitions=2, capacity=6)
+    for timeout in (0, 1):
+        assert len(tube.put_many(range(5), timeout=timeout)) == 5
+        with pytest.raises(TubeFull):
+            tube.put_many(range(5), timeout=1)
+        tube.truncate()
+
+
 def test_capacity_and_a_slow_rate_do_not_disturb_batches(queue: tubes.Queue) -> None:
     tube = queue.create_tube("mail", "fifo", partitions=2, capacity=10, rate="1/day")
     assert len(tube.put_many(range(6))) == 6

@@ -377,7 +377,7 @@ class PartitionedPort:
     def reach(self, request: object) -> Any:
         """Open the partition in which a put waits for room.
 
-        A batch of several partitions does not wait: put it at once, return its tasks, or raise `TubeFull`.
+        A batch for several partitions does not wait: put it at once, return its tasks, or raise `TubeFull`.
         """
         return self._run(self._reach(request))
 
@@ -385,7 +385,8 @@ class PartitionedPort:
         batch = request if isinstance(request, Batch) else Batch([(request[1], [request[0]])])
         runs = [options for options, _ in batch.runs]
         places = {self._place(options) for options in runs if not self._is_free(options)}
-        if len(places) > 1 or (places and any(map(self._is_free, runs))):
+        room = self.shared.options.get("capacity", 0) // self.count
+        if len(places) > 1 or (any(map(self._is_free, runs)) if places else batch.is_too_large(room)):
             tasks = yield from self._put_many(batch)
             if tasks is None:
                 raise self.full_error(batch.size)
