@@ -21,7 +21,7 @@ from tubes.durable.port import METHODS
 from tubes.errors import InvalidOption, StoreFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
 CALLS = 100
@@ -90,6 +90,26 @@ def test_asyncio_tasks_share_a_sync_without_blocking_the_loop(url: str, syncs: l
             assert len(syncs) - before <= CALLS // 5
             waiting = asyncio.ensure_future(tube.take())
             assert (await waiting) is not None
+
+    asyncio.run(main())
+
+
+def test_each_change_of_a_partition_is_synced(url: str, syncs: list[int]) -> None:
+    async def main() -> None:
+        async with tubes.aio.connect(url) as queue:
+            tube = await queue.create_tube("t", partitions=2)
+            syncer = port_of(tube).connection.store.syncer
+            calls: list[Callable[[], Any]] = [
+                lambda: tube.put("x"),
+                lambda: tube.put_many(range(3)),
+                lambda: tube.take(0),
+                tube.truncate,
+                lambda: tube.alter(ttr=5),
+                tube.drop,
+            ]
+            for call in calls:
+                await call()
+                assert syncer.is_synced
 
     asyncio.run(main())
 

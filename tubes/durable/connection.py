@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from typing_extensions import override
@@ -65,6 +65,11 @@ class DurableConnection(MemoryConnection):
         if self.store.read_only:
             raise StoreReadOnly(url=self.store.url)
         return super().open_hidden(name, driver, idle, kept)
+
+    @override
+    def open_part(self, name: str, driver: Driver, temporary: bool, options: Options) -> Any:
+        port, syncer = super().open_part(name, driver, temporary, options), self.store.syncer
+        return port if syncer is None or not self.api.awaited else AsyncSyncedPort(port, syncer)
 
     @override
     def folder_usage(self) -> FolderUsage:

@@ -112,6 +112,14 @@ class AsyncSyncedPort:
         return method
 
     @property
+    def kind(self) -> Any:
+        return self._port.kind
+
+    @kind.setter
+    def kind(self, kind: Any) -> None:
+        self._port.kind = kind
+
+    @property
     def hot(self) -> AsyncSyncedPort:
         return self
 

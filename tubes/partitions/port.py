@@ -102,7 +102,7 @@ class PartitionedPort:
     """The port of one connection on a partitioned tube. One class: each method is a call of the API."""
 
     def __init__(self, manifest: Port[Any]) -> None:
-        self._manifest: Final = manifest
+        self._manifest: Final[Port[Any]] = manifest.tube._port
         self.connection: Final[Any] = manifest.connection
         self.shared: Final[Any] = manifest.shared
         self.url: Final = manifest.url
