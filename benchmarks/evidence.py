@@ -23,7 +23,7 @@ from benchmarks.shared.report import Row, tables, write_result
 
 #: The benchmarks: their modules, and seconds after which they are stopped.
 PARTS: Final = {
-    "chaos": ("benchmarks.chaos", 660),
+    "chaos": ("benchmarks.chaos", 720),
     "fairness": ("benchmarks.fairness", 300),
     "precision": ("benchmarks.precision", 300),
     "latency": ("benchmarks.latency", 420),
@@ -87,7 +87,7 @@ def show_faults(rows: list[Row]) -> str:
             shown = f"{row['lost']} / {row['unexplained']} / {_seconds(row):.1f}"
         elif not (why := row.get("why") or row["error"]).startswith("does not apply"):
             shown = "?"
-            gaps += [f"- {row['system']}, {row['fault']}: {why}"]
+            gaps += [f"- {row['system']}, {row['fault']}: {' '.join(why.split())}"]
         table.setdefault(row["system"], {"system": row["system"]})[row["fault"]] = shown
     plot = draw("faults", "Tasks over all faults", totals(rows))
     settings: list[Row] = [{"system": system.name, "settings": system.settings} for system in SYSTEMS]
@@ -145,7 +145,7 @@ def find_better_peers(chaos: list[Row], latency: list[Row], crawls: list[Row]) -
             for what, value in (
                 ("lost", row["lost"]),
                 ("done twice without an explanation", row["unexplained"]),
-                ("seconds until it goes on", _seconds(row)),
+                ("seconds until it goes on", round(_seconds(row), 1)),
             ):
                 cases.setdefault(f"{row['fault']}, {what}", {})[row["system"]] = value
     for row in latency:

@@ -15,8 +15,7 @@ from benchmarks.shared.arguments import parser_of
 from benchmarks.shared.report import Row, percentiles, run_cases
 
 #: Tasks that are due in a second, and seconds for putting a hundred thousand tasks.
-RATE = 10_000
-LEAD = {"memory": 8, "folder": 20, "valkey": 30}
+RATE, LEAD = 10_000, 12
 
 
 def measure(place: Place, tasks: int, spread: float, *, awake: bool) -> list[Row]:
@@ -24,7 +23,7 @@ def measure(place: Place, tasks: int, spread: float, *, awake: bool) -> list[Row
     with place.connect() as queue:
         tube: Any = queue.create_tube("delayed", "fifottl")
         # Whole milliseconds, so that the option and the comparison have the same time.
-        first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=3 + LEAD[place.name] * tasks / 100_000)
+        first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=3 + LEAD * tasks / 100_000)
         dues = [first + timedelta(milliseconds=int(number * spread * 1000 / tasks)) for number in range(tasks)]
         fill(tube, (tubes.Item(place.payload, at=due) for due in dues))
         assert datetime.now(UTC) < first, "the puts took too long"

@@ -73,4 +73,10 @@ def percentiles(values: list[float], *shares: float) -> dict[str, float]:
 
 
 def _cell(value: object) -> str:
-    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    return (
+        f"{value:,.2f}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value).replace("|", "\\|")
+    )
