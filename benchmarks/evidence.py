@@ -34,7 +34,7 @@ Bars = dict[str, dict[str, float]]
 
 
 def measure(name: str) -> bool:
-    """Run a benchmark, which keeps its results; return False if it failed or was stopped: then the old ones stay."""
+    """Run a benchmark, which keeps its results; return False if it failed or was stopped."""
     module, limit = PARTS[name]
     print(f"== {name}, at most {limit} seconds", flush=True)
     began = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Final
@@ -27,22 +28,25 @@ LATEST: Final = 540.0
 
 
 def main() -> None:
-    """Measure the cells, several at a time, and print them as they end; keep those of a run without arguments."""
+    """Measure the cells, several at a time, and print them as they end; a run without arguments keeps them."""
     parser = parser_of("chaos", __doc__)
     parser.add_argument("--quick", action="store_true", help=f"tasks are stuck after {QUICK:g} seconds")
     args = parser.parse_args()
     cells = [
         (system, fault) for system in SYSTEMS for fault in FAULTS if args.k.lower() in f"{system.name} {fault}".lower()
     ]
-    rows = measure_all(cells, QUICK if args.quick else STUCK)
-    if len(sys.argv) == 1:
-        keep(Path(__file__).parent, rows, versions=versions() | installed())
+    about = versions() | installed()
+    for rows in measure_all(cells, QUICK if args.quick else STUCK):
+        if len(sys.argv) == 1:
+            keep(Path(__file__).parent, rows, versions=about)
 
 
-def measure_all(cells: list[tuple[System, str]], stuck_after: float) -> list[Row]:
-    """Measure these cells; those that are not measured say why."""
+def measure_all(cells: list[tuple[System, str]], stuck_after: float) -> Iterator[list[Row]]:
+    """Measure these cells, and yield all rows after each of them; those that are not measured say why."""
     start = time.monotonic()
-    found: dict[tuple[str, str], Row] = {}
+    found: dict[tuple[str, str], Row] = {
+        (system.name, fault): {"why": "not measured: the run was stopped before its end"} for system, fault in cells
+    }
     cannot: dict[System, str] = {}
     for system in {system for system, _ in cells}:
         try:
@@ -60,7 +64,7 @@ def measure_all(cells: list[tuple[System, str]], stuck_after: float) -> list[Row
         for future in as_completed(waiting):
             found[waiting[future]] = future.result()
             print(f"{time.monotonic() - start:4.0f} s: {', '.join(waiting[future])}: {future.result()}", flush=True)
-    return [{"system": system.name, "fault": fault, **found[system.name, fault]} for system, fault in cells]
+            yield [{"system": system.name, "fault": fault, **found[system.name, fault]} for system, fault in cells]
 
 
 if __name__ == "__main__":
