@@ -273,9 +273,11 @@ def test_waiting_take_ends_when_its_queue_is_closed(server: LocalServer, parts: 
     assert got == [QueueClosed]
 
 
-def test_callers_are_counted_as_waiting_once(parts: list[tubes.Tube]) -> None:
+def test_callers_are_counted_as_waiting_once(server: LocalServer, parts: list[tubes.Tube]) -> None:
     threads = start_takes(parts, [])
     assert eventually(lambda: parts[0].statistics().waiting == len(parts))
+    with tubes.connect(server.url, session_ttl=60) as queue:  # In the process of the first tube.
+        assert queue.admin.overview()[parts[0].name].statistics.waiting == len(parts)
     parts[0].put_many(range(4))
     for thread in threads:
         thread.join(60)

@@ -958,9 +958,10 @@ def sum_overviews(manifest: Overview, found: list[Overview], joins_all_lines: bo
     if not found:  # Nobody has used its partitions yet.
         return manifest
     ages = [one.oldest_ready_age for one in found if one.oldest_ready_age is not None]
+    total = sum_of([one.statistics for one in found], joins_all_lines)
     return replace(
         manifest,
-        statistics=sum_of([one.statistics for one in found], joins_all_lines),
+        statistics=replace(total, waiting=total.waiting + manifest.statistics.waiting),  # Those of this process.
         sessions=max(manifest.sessions, *(one.sessions for one in found)),
         lanes=sum(one.lanes for one in found),
         throttled_lanes=sum(one.throttled_lanes for one in found),

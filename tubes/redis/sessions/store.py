@@ -491,7 +491,8 @@ class RedisStore:
         if 2 * total > len(chunk) > 0:
             others = round(others * total * 2 / len(chunk))
         shared = self._shared_tubes.get(name)
-        return others if shared is None else others + shared.queue.count()
+        own = sum(sleepers.count() for (tube, _), sleepers in list(self._sleepers.items()) if tube == name)
+        return others + own if shared is None else others + own + shared.queue.count()
 
     def driver_of(self, name: str, about: object) -> Driver:
         """Return the registered driver if it equals the tube's description, else a driver made from the description."""
