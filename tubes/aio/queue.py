@@ -521,12 +521,16 @@ class AsyncQueueAdmin:
         """Return an overview of each tube whose name matches."""
         reply = self._connection.overview(ages, patterns)
         found = await reply if type(reply) is CoroutineType else reply
-        for name, seen in found.items():
-            parts = parts_of(name, seen, self._connection.namespace)
-            if parts:
-                reply = self._connection.overview(ages, parts)
-                counted = await reply if type(reply) is CoroutineType else reply
-                found[name] = sum_overviews(seen, [*counted.values()], self._connection.joins_all_lines)
+        parts = {name: parts_of(name, seen, self._connection.namespace) for name, seen in found.items()}
+        names = [part for mine in parts.values() for part in mine]
+        if not names:
+            return found
+        reply = self._connection.overview(ages, names)
+        counted = await reply if type(reply) is CoroutineType else reply
+        for name in found:
+            if parts[name]:
+                seen = [counted[part] for part in parts[name] if part in counted]
+                found[name] = sum_overviews(found[name], seen, self._connection.joins_all_lines)
         return found
 
     async def namespaces(self) -> list[str]:

@@ -537,11 +537,15 @@ class QueueAdmin:
     def _overview(self, ages: bool, patterns: Collection[str] = ("*",)) -> dict[str, Overview]:
         """Return an overview of each tube whose name matches."""
         found = self._connection.overview(ages, patterns)
-        for name, seen in found.items():
-            parts = parts_of(name, seen, self._connection.namespace)
-            if parts:
-                counted = self._connection.overview(ages, parts)
-                found[name] = sum_overviews(seen, [*counted.values()], self._connection.joins_all_lines)
+        parts = {name: parts_of(name, seen, self._connection.namespace) for name, seen in found.items()}
+        names = [part for mine in parts.values() for part in mine]
+        if not names:
+            return found
+        counted = self._connection.overview(ages, names)
+        for name in found:
+            if parts[name]:
+                seen = [counted[part] for part in parts[name] if part in counted]
+                found[name] = sum_overviews(found[name], seen, self._connection.joins_all_lines)
         return found
 
     def namespaces(self) -> list[str]:
