@@ -27,7 +27,7 @@ PARTS: Final = {
     "fairness": ("benchmarks.fairness", 300),
     "precision": ("benchmarks.precision", 300),
     "latency": ("benchmarks.latency", 420),
-    "crawl": ("benchmarks.crawl.spiders", 480),
+    "crawl": ("benchmarks.crawl.spiders", 1200),
 }
 #: Names and bars of a plot.
 Bars = dict[str, dict[str, float]]

@@ -1,6 +1,6 @@
 """Measure the politeness, losses and cost of real spiders: Scrapy alone, with scrapy-redis, and with tubes.
 
-    python -m benchmarks.crawl.spiders [--quick | --long]
+    python -m benchmarks.crawl.spiders [--quick]
 
 Spiders run as processes and crawl local hosts, which log the start and the end of each request; the table is computed
 from this log. The hosts have different addresses, since Scrapy ignores ports: this needs Linux. Some pages are refused
@@ -65,11 +65,14 @@ class Case(NamedTuple):
     event: str = ""
     #: What the interval is counted from, with tubes.
     interval_from: str = "response"
+    #: Hosts with two pages each; 0: the hosts and pages of the size.
+    hosts: int = 0
 
     @property
     def name(self) -> str:
         since = "" if self.interval_from == "response" else f", from the {self.interval_from}"
-        return f"{self.kind} x {self.processes}{since}{self.event and f', {self.event}'}"
+        hosts = f", {self.hosts:,} hosts" if self.hosts else ""
+        return f"{self.kind} x {self.processes}{since}{self.event and f', {self.event}'}{hosts}"
 
 
 class Size(NamedTuple):
@@ -92,10 +95,8 @@ DEFAULT: Final = Size(30, 22, [
     Case(TUBES, 1), Case(TUBES, 1, interval_from="start"), Case(TUBES, 3), Case(TUBES, 10),
     *(Case(TUBES, 3, event=event) for event in (KILL, INTERRUPT, RESTART)), Case(TUBES, 1, event=RESUME),
     *(Case(kind, count, 1.0) for kind, count in ((PLAIN, 1), (PLAIN, 3), (SCRAPY_REDIS, 3), (TUBES, 1), (TUBES, 3))),
-])
-LONG: Final = Size(10_000, 3, [
-    Case(PLAIN, 1, 1.0), Case(TUBES, 1, 1.0), Case(TUBES, 3, 1.0), Case(TUBES, 3, 1.0, KILL), Case(TUBES, 10, 1.0),
-    Case(SCRAPY_REDIS, 10, 1.0), Case(PLAIN, 10, 1.0),
+    *(Case(kind, 10, 1.0, hosts=1000) for kind in (PLAIN, SCRAPY_REDIS, TUBES)),
+    *(Case(kind, 10, 1.0, hosts=10_000) for kind in (SCRAPY_REDIS, TUBES)),
 ])
 # fmt: on
 
@@ -323,11 +324,8 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    sizes = parser.add_mutually_exclusive_group()
-    sizes.add_argument("--quick", action="store_const", dest="size", const=QUICK, help="less than a minute")
-    sizes.add_argument("--long", action="store_const", dest="size", const=LONG, help="10,000 hosts, an hour")
-    parser.set_defaults(size=DEFAULT)
-    size: Size = parser.parse_args().size
+    parser.add_argument("--quick", action="store_true", help="less than a minute")
+    size = QUICK if parser.parse_args().quick else DEFAULT
     if any(case.kind == SCRAPY_REDIS for case in size.cases):
         python_of(PACKAGES)
     rows: list[Row] = []
@@ -336,10 +334,11 @@ def main() -> None:
     print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}", flush=True)
     for case in size.cases:
         refusals: list[Reply] = [(429, {"Retry-After": "1"}, ""), (503, {"Retry-After": "1"}, "")]
-        special = {(host, "/p/1"): refusals[:] for host in range(3, size.hosts, 10)}
+        hosts_and_pages = (case.hosts, 2) if case.hosts else (size.hosts, size.pages)
+        special = {(host, "/p/1"): refusals[:] for host in range(3, hosts_and_pages[0], 10)}
         with (
             LocalServer(appendonly="yes") as server,
-            serve(Hosts(size.hosts, size.pages, special=special), by_address=True) as hosts,
+            serve(Hosts(*hosts_and_pages, special=special), by_address=True) as hosts,
         ):
             rows.append(judge(crawl(case, hosts, server)))
         plain = next((row for row in rows if row.case == Case(PLAIN, 1, case.interval)), rows[0])
