@@ -35,7 +35,7 @@ from tubes.redis.port.quick import ThreadPort
 from tubes.redis.repair import examine
 from tubes.redis.sessions.session import RedisSession
 from tubes.redis.sessions.store import creation_of, open_store
-from tubes.redis.transport.channel import ThreadChannel, run_undos
+from tubes.redis.transport.channel import NodeChannels, ThreadChannel, run_undos
 from tubes.redis.transport.loop_channel import LoopChannel, ThreadedChannel
 from tubes.redis.transport.script_call import Flow, ScriptCall, Slots, flow_method
 from tubes.redis.transport.wire import ErrorReply, Reply, hiredis
@@ -450,7 +450,8 @@ class ThreadConnection(RedisConnection):
     """A connection for threads: its methods return when they are done."""
 
     def __init__(self, store: RedisStore, api: ApiKind, timeout: float | None) -> None:
-        self.channel: Final = ThreadChannel(store.server, closed=_closed_error)
+        channel = NodeChannels if store.server.moving else ThreadChannel
+        self.channel: Final[ThreadChannel] = channel(store.server, closed=_closed_error)
         self.undos = self.channel.undos
         super().__init__(store, api, timeout)
 

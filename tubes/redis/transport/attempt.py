@@ -190,7 +190,7 @@ class Attempt:
         if now > self._until:
             raise lost
         self._failures += 1
-        self.pause = RETRY.delay(self._failures)
+        self.pause = min(RETRY.delay(self._failures), self._until - now)
         return Step.RECONNECT
 
     def skip_load(self) -> Step:

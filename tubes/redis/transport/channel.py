@@ -6,6 +6,8 @@ says what to do next (see `attempt.py`), and `_complete` does it.
 How waiting works: `begin_wait` sends a blocking command, such as BZPOPMIN, and a take behind it; `end_wait` reads both
 replies. The server runs the take as soon as the command ends. `disconnect` ends a wait from another thread.
 
+How a cluster works: `NodeChannels` has a channel for each node.
+
 How interrupts work: `undos` lists the interrupted calls that have to be undone, in order, each as a function with its
 arguments. The interrupted caller tries to undo them at once; if that fails, the next call does it first.
 """
@@ -89,13 +91,14 @@ class ThreadChannel:
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow and return its result. If it is interrupted, undo its last call, even if the reply was read."""
-        last: Undo = ()
+        last: tuple[Any, ...] = ()
 
         def send(call: ScriptCall) -> Reply:
             nonlocal last
-            last = call, None
-            reply = self.call(call)
-            last = call, reply
+            channel = self._channel_of(call)
+            last = channel, call, None
+            reply = channel.call(call)
+            last = channel, call, reply
             return reply
 
         try:
@@ -104,15 +107,21 @@ class ThreadChannel:
             raise
         except BaseException:
             if last:
-                self.undos.append((self._undo, *last))
-                self.run_undos()
+                last[0].undos.append((last[0]._undo, *last[1:]))
+                last[0].run_undos()
             raise
+
+    def _channel_of(self, call: ScriptCall) -> ThreadChannel:
+        """Return the channel that sends a call."""
+        return self
 
     def call(self, call: ScriptCall) -> Reply:
         """Send a call and return its reply. Raises `ConnectionLost` if no server replies for `PATIENCE` seconds."""
         with self._lock:
             if self.undos:
                 run_undos(self.undos)
+            if call.patience is not None:
+                self._check_node(call.key, call.patience)
             call.begin(self.slot)
             started, wire = time.monotonic(), self._only
             if wire is None or wire.busy:
@@ -141,6 +150,12 @@ class ThreadChannel:
                 self._continue(call, outcome) if isinstance(outcome, ErrorReply | TubesError) else outcome
                 for call, outcome in zip(calls, outcomes, strict=True)
             ]
+
+    def _check_node(self, key: str, patience: float) -> None:
+        """Raise `ConnectionLost` if other calls have just found that the node of a call is dead."""
+        dead_since = self._server.dead.get(self._server.node(key))
+        if dead_since is not None and time.monotonic() < dead_since + patience:
+            raise ConnectionLost(url=self._server.url, why="the node does not reply")
 
     def _undo(self, call: ScriptCall, reply: Reply) -> None:
         """Undo an interrupted call. `reply`: None if it was not read; the call is sent again to get the kept reply."""
@@ -356,3 +371,47 @@ class ThreadChannel:
         with self._lock:
             self._closed = True
             self._forget_wires()
+
+
+class NodeChannels(ThreadChannel):
+    """Calls of threads to a cluster: one at a time to each node, so that no call waits for one to a dead node.
+
+    Calls with `patience` have connections of their own: they do not wait for calls without.
+    """
+
+    def __init__(self, server: Server, closed: Callable[[], TubesError]) -> None:
+        super().__init__(server, closed=closed)
+        # By the name of each node, and whether the calls have `patience`.
+        self._channels: Final[dict[tuple[str, bool], ThreadChannel]] = {}
+
+    def _channel_of(self, call: ScriptCall) -> ThreadChannel:
+        self.run_undos()
+        try:
+            node = self._server.node(call.key)
+        except ConnectionLost:  # The call finds the nodes again.
+            node = ""
+        place = node, call.patience is not None
+        channel = self._channels.get(place)
+        if channel is None:
+            with self._lock:
+                # A slot of its own: a key may move to another node while a call on it is sent again.
+                new = ThreadChannel(self._server, len(self._channels), closed=self._make_closed_error)
+                channel = self._channels.setdefault(place, new)
+        return channel
+
+    def call(self, call: ScriptCall) -> Reply:
+        return self._channel_of(call).call(call)
+
+    def call_all(self, calls: list[ScriptCall]) -> list[Reply]:
+        return self._channel_of(calls[0]).call_all(calls)
+
+    def request(self, key: str, *words: Word) -> Reply:
+        return self.call(Command(key, *words))
+
+    def is_idle(self) -> bool:
+        return all(channel.is_idle() for channel in list(self._channels.values()))
+
+    def close(self) -> None:
+        super().close()
+        for channel in list(self._channels.values()):
+            channel.close()
