@@ -14,6 +14,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 from urllib.parse import unquote, urlencode, urlsplit
@@ -214,7 +215,6 @@ class _ClusterServer(_Library):
                 client = self._client = self._make(patience)
             return client, client.get_node_from_key(key)
         except (redis.RedisError, RedisClusterException, OSError) as error:
-            self._client = None
             why = error
         raise _make_error(ConnectionLost, self.url, why, self._secrets)
 
@@ -241,7 +241,8 @@ class _ClusterServer(_Library):
         try:
             client.nodes_manager.initialize()
         except (redis.RedisError, RedisClusterException, OSError):
-            self._client = None
+            with suppress(redis.RedisError, RedisClusterException, OSError):
+                self._client = self._make(None)  # The names in the URL may have new addresses.
         known.update(dead)
 
     def node(self, key: str, patience: float | None = None) -> str:
