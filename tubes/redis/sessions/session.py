@@ -8,6 +8,7 @@ Then other connections may join it. Each of them opens all tubes of the session,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import uuid4
@@ -177,11 +178,15 @@ class RedisSession:
                     open_in[key] = other
         span: int | str = micros("session_ttl", self._store.lease) if how == "lose" else ""
         shared_tubes = {port.shared.key: port.shared for port in self.ports()}
+        is_dead = False
         for key, opened in open_in.items():
             shared = shared_tubes.get(key)
             name = others.get(key, "") if shared is None else shared.name
             process = self._store.process if shared is not None and shared.wait_loop.may_be_registered() else ""
             session: TubeSession | None = opened
+            if not (yield from self._store.health.replies(key)):
+                is_dead = True
+                continue
             while session is not None:
                 leave = session.version.function("leave")
                 reply: Reply = yield ScriptCall(leave, key, (span, process), session, self._store.now())
@@ -189,6 +194,9 @@ class RedisSession:
                 if step is PortStep.MARK:
                     yield ScriptCall(FUNCTIONS["damage"], key, ("1",))
                 session = (yield from self._open_other(name, uuid)) if step is PortStep.RENEW and name else None
+        if is_dead:
+            why = "%s: a node does not reply: the tasks that this session holds there are released when its lease ends"
+            logging.getLogger("tubes").warning(why, self._store.url)
         if how == "lose":
             for port in self.ports():
                 port.shared.watch(self._store.clock.micros() + int(span))
