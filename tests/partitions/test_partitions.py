@@ -511,6 +511,33 @@ def test_tube_dropped_elsewhere_is_not_created_again(queue: tubes.Queue) -> None
     assert queue.statistics("mail").tasks["total"] == 0
 
 
+def test_lost_manifest_costs_no_task_of_the_partitions(url: str, valkey: LocalServer) -> None:
+    with tubes.connect(url) as queue, tubes.connect(url, session_ttl=29) as other:
+        queue.create_tube("mail", "fifo", partitions=3).put_many(range(6))
+        tube = other.tube("mail")
+        client: Any = valkey.client()
+        with client:
+            client.delete(*client.keys(f"{url.partition('prefix=')[2]}:tubes:{{mail}}*"))
+        with pytest.raises(TubeNotFound, match="there is no tube 'mail'"):
+            tube.take(timeout=0)
+        assert queue.create_tube("mail", "fifo", partitions=3).statistics().tasks["ready"] == 6
+
+
+def test_errors_name_the_tube_if_a_server_lost_the_partition(url: str, valkey: LocalServer) -> None:
+    with tubes.connect(url) as queue:
+        tube = queue.create_tube("mail", "fifo", partitions=2)
+        tube.put_many(range(4))
+        held = tube.take_many(4, timeout=0)
+        client: Any = valkey.client()
+        with client:
+            client.delete(*client.keys(f"{url.partition('prefix=')[2]}:tubes:{{mail#1.*"))
+        for task in held:
+            if task.partition == 1:
+                with pytest.raises(tubes.TaskNotTaken, match="tube 'mail'") as caught:
+                    task.ack()
+                assert caught.value.facts["id"] == task.id
+
+
 def test_partition_that_a_server_lost_is_created_again(url: str, valkey: LocalServer) -> None:
     with tubes.connect(url) as queue:
         tube = queue.create_tube("mail", "fifo", partitions=2)

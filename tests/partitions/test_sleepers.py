@@ -111,6 +111,16 @@ def test_process_sleeps_only_if_no_partition_has_a_task(steps: list[tuple[str, i
         assert all(process in line for line in world.lines)
 
 
+def test_reply_to_a_take_is_used_although_the_partition_was_given_up() -> None:
+    looks = Looks(1)
+    with looks.lock:
+        looks.note_subscribed(0)
+        assert looks.next(0) == (0, False)
+        looks.update(LOOK)
+        looks.note(0, 0, LOOK + 1)
+        assert looks.next(LOOK + 1) == (0, False)
+
+
 def test_partition_is_asked_again_after_a_lost_ring() -> None:
     looks = Looks(2, home=1)
     for number in (0, 1):

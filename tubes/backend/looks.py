@@ -149,7 +149,7 @@ class Looks:
         `due`: None: more tasks can be taken now; otherwise none can be taken before then (0: no task is due), and the
         process stands in line.
         """
-        before = self._sent[number]
+        before = self._sent.get(number, _Sent.UNSUBSCRIBED)  # Absent: the take lasted longer than `LOOK`.
         self._due.pop(number, None)
         if due:
             self._due[number] = due

@@ -28,6 +28,7 @@ from functools import cache, partial
 from inspect import isawaitable
 from itertools import count
 from operator import methodcaller
+from random import sample
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from tubes.backend.flow import run, run_async
@@ -131,6 +132,8 @@ class PartitionedPort:
         self._waiting_places: Final[dict[int, tuple[int, bool]]] = {}
         #: The partitions whose nodes replied at the last take.
         self._living_numbers: list[int] = [*range(self.count)]
+        #: The partitions whose nodes did not reply at the last call of all of them.
+        self._missing: list[int] = []
         #: A partition that had tasks at the last look.
         self._busy = 0
 
@@ -149,13 +152,10 @@ class PartitionedPort:
         options = share(as_arguments(self.shared.options), number, self.count)
         arguments = self._names[number], self.shared.driver, self._is_temporary, options
         port = yield partial(self.connection.open_part, *arguments)
-        # Only then, or a partition would outlive a tube that is dropped meanwhile.
-        is_dropped = True
-        with suppress(TubeNotFound):
-            is_dropped = (yield self._manifest.statistics).paused is not None
-        if is_dropped:
-            yield from self._drop_parts()
-            raise TubeNotFound(name=self.name)
+        # Only then, or a partition would outlive a tube that is dropped meanwhile. If the node of the manifest is dead,
+        # nobody drops the tube.
+        if (yield partial(self.connection.is_reachable, self.name)):
+            yield from self._check_manifest(port)
         if port.tube._part is None:
             port.kind = _kind_of(port.kind)
             port.tube._part, port.tube.name = number, self.name
@@ -166,25 +166,39 @@ class PartitionedPort:
             port.on_loss(self._wrap_loss(number))
         return self._ports.setdefault(number, port)
 
+    def _check_manifest(self, part: Any) -> Flow[None]:
+        """Raise `TubeNotFound` if the tube is dropped. `part`: the port of a partition that may be new."""
+        try:
+            is_marked = (yield self._manifest.statistics).paused is not None
+        except TubeNotFound:
+            # A server that has lost the manifest may still have tasks.
+            if (yield part.statistics).tasks["total"] == 0:
+                yield partial(part.drop, True)
+            self._end_waits()
+            raise TubeNotFound(name=self.name) from None
+        if is_marked:
+            yield from self._drop_parts()
+            raise TubeNotFound(name=self.name)
+
     def _call(self, number: int, method: str, *args: Any) -> Flow[Any]:
         """Call a method of a partition, and describe errors as those of the whole tube."""
-        port = yield from self._open(number)
-        try:
-            return (yield partial(getattr(port, method), *args))
-        except TubeNotFound:
-            # A server has lost the partition, or the tube is being dropped.
-            self._ports.pop(number, None)
-        except TubesError as error:
-            raise self._as_whole(error, number) from error.__cause__
-        port = yield from self._open(number)
-        return (yield partial(getattr(port, method), *args))
+        for _ in range(2):
+            port = yield from self._open(number)
+            try:
+                return (yield partial(getattr(port, method), *args))
+            except TubeNotFound:
+                # A server has lost the partition, or the tube is being dropped.
+                self._ports.pop(number, None)
+            except TubesError as error:
+                raise self._as_whole(error, number) from error.__cause__
+        raise TubeNotFound(name=self.name)
 
     def _as_whole(self, error: TubesError, number: int) -> TubesError:
         """Return the error of a partition as one of the whole tube."""
         facts = dict(error.facts)
-        for name in ("tube", "name"):
-            if facts.get(name) == self._names[number]:
-                facts[name] = self.name
+        for what, fact in error.facts.items():
+            if isinstance(fact, str):
+                facts[what] = fact.replace(self._names[number], self.name)
         if isinstance(facts.get("id"), int):
             facts["id"] = global_id(facts["id"], number)
         return type(error)(**facts)
@@ -206,9 +220,10 @@ class PartitionedPort:
     def _known_living(self) -> Flow[list[int]]:
         """Return the partitions whose node replies, and log the others."""
         numbers = yield from self._reachable(range(self.count))
-        if len(numbers) < self.count:
-            missing = sorted({*range(self.count)}.difference(numbers))
+        missing = sorted({*range(self.count)}.difference(numbers))
+        if missing and missing != self._missing:
             _log.warning("tube %r: the node of partitions %s does not reply", self.name, missing)
+        self._missing = missing
         return numbers
 
     def _reachable(self, numbers: Iterable[int]) -> Flow[list[int]]:
@@ -298,17 +313,18 @@ class PartitionedPort:
     def _put(self, data: object, options: Options, utube: object, *more: object) -> Flow[Any]:
         if not self._is_free(options):
             return (yield from self._call(self._place(options, utube), "put", data, options, utube, *more))
-        # The next partition that replies and has room.
-        task = None
-        numbers = self._turn()
-        first = numbers[0]
-        if not (yield partial(self.connection.is_reachable, self._names[first])):
-            numbers = yield from self._reachable(numbers)
-        for number in numbers:
+        # The next partition, or any other that replies and has room.
+        first, *others = self._turn()
+        if (yield partial(self.connection.is_reachable, self._names[first])):
+            task = yield from self._call(first, "put", data, options, utube, *more)
+            if task is not None or not others:
+                return task
+        living = yield from self._reachable(others or [first])
+        for number in sample(living, len(living)):
             task = yield from self._call(number, "put", data, options, utube, *more)
             if task is not None:
-                break
-        return task
+                return task
+        return None
 
     def put_many(self, batch: Batch) -> Any:
         return self._run(self._put_many(batch))
@@ -526,6 +542,8 @@ class PartitionedPort:
             if not self._run(self._has_died(number)):
                 raise
             return None
+        except TubesError as error:
+            raise self._as_whole(error, number) from error.__cause__
 
     def _take_flow(self, number: int, take: Callable[[Any], Any]) -> Flow[Any]:
         """Take from a partition on an event loop; return None if its node is dead."""
@@ -538,6 +556,8 @@ class PartitionedPort:
             if not (yield from self._has_died(number)):
                 raise
             return None
+        except TubesError as error:
+            raise self._as_whole(error, number) from error.__cause__
         port = yield from self._open(number)
         return (yield partial(take, port))
 
@@ -566,7 +586,10 @@ class PartitionedPort:
     def _has_died(self, number: int) -> Flow[bool]:
         """Return True if the node of a partition does not reply."""
         self._living_numbers = yield from self._reachable(range(self.count))
-        return number not in self._living_numbers
+        is_dead = number not in self._living_numbers
+        if is_dead and self._sleepers is not None:
+            self._sleepers.note_failure(number)
+        return is_dead
 
     def first(self) -> Any:
         return self._run(self._first())
@@ -861,6 +884,10 @@ class PartitionedPort:
                 yield partial(port.drop, True)
         with suppress(TubeNotFound):
             yield partial(self._manifest.drop, True)
+        self._end_waits()
+
+    def _end_waits(self) -> None:
+        """End the waits for tasks of a dropped tube."""
         if self._sleepers is not None:
             self._sleepers.close(lambda: TubeNotFound(name=self.name))
 
