@@ -261,6 +261,15 @@ def test_threads_share_the_work_and_each_lane_has_one_task_in_flight(queue: tube
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
+def test_duplicate_key_in_a_batch_is_named_by_its_item(queue: tubes.Queue) -> None:
+    tube = queue.create_tube("mail", "fifo", partitions=3)
+    keys = [f"k{number}" for number in range(8)]
+    tube.put("first", key=keys[5])
+    with pytest.raises(tubes.DuplicateKey) as caught:
+        tube.put_many((tubes.Item(key, key=key) for key in keys), on_duplicate="raise")
+    assert (caught.value.facts["item"], caught.value.facts["key"]) == (5, keys[5])
+
+
 def test_put_many_puts_nothing_if_one_partition_has_no_room(queue: tubes.Queue) -> None:
     tube = queue.create_tube("crawl", "utube", partitions=2, capacity=6)
     lanes: dict[int | None, str | None] = {}

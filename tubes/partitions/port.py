@@ -41,6 +41,7 @@ from tubes.drivers.options import lane as lane_name
 from tubes.drivers.tube_options import as_arguments
 from tubes.errors import (
     ConnectionLost,
+    DuplicateKey,
     InvalidOption,
     TaskNotFound,
     TaskNotTaken,
@@ -354,6 +355,9 @@ class PartitionedPort:
                 tasks = yield from self._call(number, "put_many", part)
             except TubeFull as error:
                 lane_full, tasks = error, None
+            except DuplicateKey as error:
+                items = [item for item, place in enumerate(places) if place == number]
+                raise DuplicateKey(**{**error.facts, "item": items[error.facts["item"]]}) from None
             if tasks is None:
                 full.append(number)
             else:
