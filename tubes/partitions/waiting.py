@@ -11,7 +11,6 @@ from tubes.values.batch import Batch
 if TYPE_CHECKING:
     from tubes.backend.interface import AnyPort
     from tubes.backend.waiters import Waiter
-    from tubes.partitions.port import PartitionedPort
 
 #: Microseconds after which a put that waits for room in one partition tries the others.
 _ROOM_LOOK: Final = SECOND
@@ -20,7 +19,7 @@ _ROOM_LOOK: Final = SECOND
 class HotPort:
     """The takes of a port that may wait: they leave out the partitions in whose lines this process stands."""
 
-    def __init__(self, port: PartitionedPort) -> None:
+    def __init__(self, port: Any) -> None:
         self._port: Final = port
 
     def take(self) -> Any:
@@ -118,7 +117,7 @@ class AnyRoom(Forward):
     It waits in the line of one partition. After each `_ROOM_LOOK`, and at the end, it tries all of them.
     """
 
-    def __init__(self, parent: Waiter, tube_port: PartitionedPort) -> None:
+    def __init__(self, parent: Waiter, tube_port: Any) -> None:
         super().__init__(parent, parent.request)
         self._tube_port: Final = tube_port
         now = tube_port.clock.micros()
