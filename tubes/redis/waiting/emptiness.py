@@ -32,7 +32,7 @@ _LONGEST: Final = 5 * SECOND
 #: The interval after a connection error, in microseconds.
 _RETRY_INTERVAL: Final = SECOND // 5
 #: The longest delay of an event after a check has not found its task, in microseconds.
-_EVENT_DELAY: Final = SECOND // 5
+_EVENT_DELAY: Final = SECOND
 
 
 class Emptiness:
