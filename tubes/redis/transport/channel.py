@@ -324,10 +324,10 @@ class ThreadChannel:
             try:
                 packed = attempt.pack()
                 wire = self._wire(call.key, patience)
-                if call.patience is not None:
-                    wire.set_timeout(call.patience)
+                if call.patience != self._patience:
+                    wire.set_timeout(patience or REPLY_TIMEOUT)
                 outcome = wire.call(packed, call.reply_types, call.replies)
-                if call.patience is not None:
+                if call.patience != self._patience:
                     wire.set_timeout(self._patience or REPLY_TIMEOUT)
             except TubesError as error:
                 outcome = error
@@ -395,7 +395,7 @@ class NodeChannels(ThreadChannel):
         if channel is None:
             with self._lock:
                 # A slot of its own: a key may move to another node while a call on it is sent again.
-                new = ThreadChannel(self._server, len(self._channels), closed=self._make_closed_error)
+                new = ThreadChannel(self._server, len(self._channels), call.patience, self._make_closed_error)
                 channel = self._channels.setdefault(place, new)
         return channel
 
