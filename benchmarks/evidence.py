@@ -142,11 +142,15 @@ def find_better_peers(chaos: list[Row], latency: list[Row], crawls: list[Row]) -
     cases: dict[str, dict[str, float]] = {}
     for row in chaos:
         if "lost" in row and (row["system"] == "tubes, server" or not _is_ours(row["system"])):
-            for what, value in (
-                ("lost", row["lost"]),
-                ("done twice without an explanation", row["unexplained"]),
-                ("seconds until it goes on", round(_seconds(row), 1)),
-            ):
+            figures = {
+                "lost": row["lost"],
+                "done twice": row["twice"],
+                "done twice without an explanation": row["unexplained"],
+                "puts refused": row["refused"],
+            }
+            if not row["lost"]:
+                figures["seconds until it goes on"] = round(_seconds(row), 1)
+            for what, value in figures.items():
                 cases.setdefault(f"{row['fault']}, {what}", {})[row["system"]] = value
     for row in latency:
         for what in ("p50 ms", "p99 ms", "p99.9 ms") if "load" in row else ():

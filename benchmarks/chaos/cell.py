@@ -167,12 +167,16 @@ class Cell:
         """Stop a worker by SIGSTOP while it runs a task; return its processes, or none if it is idle for a second."""
         for _ in range(100):
             pids = set(worker.pids())
-            _signal(pids, signal.SIGSTOP)
-            if any(not run.end and run.pid in pids for runs in self.ledger.runs.values() for run in runs):
-                return pids
-            _signal(pids, signal.SIGCONT)
+            if self._runs_task(pids):  # A worker that starts is not stopped.
+                _signal(pids, signal.SIGSTOP)
+                if self._runs_task(pids):
+                    return pids
+                _signal(pids, signal.SIGCONT)
             time.sleep(0.01)
         return set()
+
+    def _runs_task(self, pids: set[int]) -> bool:
+        return any(not run.end and run.pid in pids for runs in self.ledger.runs.values() for run in runs)
 
     def deploy(self) -> None:
         """Replace all workers: new ones start, and old ones stop; in one process, the old one stops first."""
@@ -206,6 +210,7 @@ class Cell:
                 break
             self.sleep(1)
         ledger = self.ledger
+        resumed = self._resumed(ledger, begun)
         stuck = ledger.put - ledger.done
         if stuck:
             for worker in self.workers:
@@ -224,12 +229,12 @@ class Cell:
         repeats = [runs for runs in ledger.runs.values() if sum(1 for run in runs if run.end) > 1]
         return {
             "put": sum(task < self._tasks for task in ledger.put),
-            "refused": len(ledger.tried - ledger.put),
+            "refused": sum(task < self._tasks for task in ledger.tried - ledger.put),
             "lost": len(lost),
             "stuck": len(stuck),
             "twice": len(repeats),
             "unexplained": sum(not self._explains(runs) for runs in repeats),
-            "resumed": self._resumed(ledger, begun),
+            "resumed": resumed,
             "kills": len(self.hits) + len(self.outages) + sum(len(proxy.cuts) for proxy in self.proxies),
             "restarts": self.restarts,
         }
@@ -285,6 +290,8 @@ def _stop_worker(cell: Cell) -> None:
     time.sleep(3 * LEASE)
     _signal(pids, signal.SIGCONT)
     cell.hits.append((pids, start, time.monotonic()))
+    if not cell.producer:  # Its only process was stopped.
+        cell.back.append(time.monotonic())
 
 
 def _kill_server(cell: Cell) -> None:

@@ -75,7 +75,7 @@ def percentiles(values: list[float], *shares: float) -> dict[str, float]:
 
 def _cell(value: object) -> str:
     return (
-        f"{value:,.2f}"
+        f"{value:,.{0 if value >= 1000 else 2}f}"
         if isinstance(value, float)
         else f"{value:,}"
         if isinstance(value, int)

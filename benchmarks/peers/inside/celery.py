@@ -17,6 +17,7 @@ if settings.LEASE:
             "visibility_timeout": settings.LEASE,
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
+            "unacked_mutex_expire": settings.LEASE,
         },
     )
 _handle = app.task(notes.handle, name="handle")

@@ -25,5 +25,8 @@ def work() -> None:
     """Run a worker like `rq worker` does."""
     kind = _rq.SimpleWorker if settings.WAY == "simple" else _rq.Worker
     span = settings.LEASE
-    reliable: Any = {"job_monitoring_interval": span, "maintenance_interval": span} if span else {}
+    # An idle worker waits for `worker_ttl` less 15 seconds, and looks for lost jobs only between two waits.
+    reliable: Any = (
+        {"job_monitoring_interval": span, "maintenance_interval": span, "worker_ttl": 15 + span} if span else {}
+    )
     kind([_queue], connection=_connection, log_job_description=False, **reliable).work(logging_level="WARNING")
