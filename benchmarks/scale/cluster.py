@@ -350,9 +350,7 @@ def row(setting: Setting) -> str:
     numbers = f"{found.calls:.2f} | {found.wakeups:.2f} | {found.pings:.2f} | {found.busiest:.2f} | {found.left}"
     who = f"{setting.nodes:,} | {setting.partitions:,} | {setting.load:.0%} | {processes:,} x {world.callers:,}"
     hot = f"; its waits: {percentiles(found.hot_waits).replace(' | ', ' / ')}" if found.hot_waits else ""
-    return (
-        f"| {who} | {percentiles(found.waits)} | {numbers} | {2 * processes * setting.nodes:,} | {setting.note}{hot} |"
-    )
+    return f"| {who} | {percentiles(found.waits)} | {numbers} | {setting.note}{hot} |"
 
 
 #: The rows of the default command, and those that `--full` adds.
@@ -377,7 +375,7 @@ FULL: Final = [
 ]
 HEAD: Final = (
     "| nodes | partitions | load | processes x callers | wait p50, ms | p99 | max | calls per task | wake-ups | PINGs "
-    "| busiest node / mean | left | connections | |\n" + "|---" * 14 + "|"
+    "| busiest node / mean | left | |\n" + "|---" * 13 + "|"
 )
 
 
