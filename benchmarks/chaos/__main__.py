@@ -6,9 +6,9 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.chaos.cell import FAULTS, STUCK, measure, why_not
 from benchmarks.chaos.systems import SYSTEMS, System
@@ -55,7 +55,7 @@ def measure_all(cells: list[tuple[System, str]], stuck_after: float) -> Iterator
             cannot[system] = f"not measured: {error}"
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(LANES, mp_context=context, max_tasks_per_child=1) as pool:
-        waiting = {}
+        waiting: dict[Future[Any], tuple[str, str]] = {}
         for system, fault in cells:
             if why := cannot.get(system) or why_not(system, fault):
                 found[system.name, fault] = {"why": why}

@@ -182,14 +182,18 @@ class Process:
     def call_take(self, number: int, *, stands: bool, was_woken: bool) -> Flow:
         partition = self.world.partitions[number]
         self.asked.add(number)
-        return (yield partition.node, CALL, lambda at: partition.take(at, self, stands=stands, was_woken=was_woken))
+
+        def take(at: int) -> Any:
+            return partition.take(at, self, stands=stands, was_woken=was_woken)
+
+        return (yield partition.node, CALL, take)
 
     def replies(self, number: int) -> Flow:
         """Return False if the node of a partition is dead. In a cluster this costs a PING in 100 ms."""
         node = self.world.partitions[number].node
         if len(self.world.nodes) > 1 and node not in self.dead and self.world.now >= self.living.get(node, 0):
             self.world.counts["pings"] += 1
-            if (yield node, PING, lambda _at: None) is LOST:
+            if (yield node, PING, reply_to_ping) is LOST:
                 self.dead.add(node)
             else:
                 self.living[node] = self.world.now + LIVING
@@ -231,6 +235,10 @@ class Process:
         if when == self.alarm:
             self.alarm = 0
             self.serve()
+
+
+def reply_to_ping(_at: int) -> None:
+    """Do nothing: a PING changes nothing."""
 
 
 def one_call(node: Node, run: Callable[[int], None]) -> Flow:

@@ -336,8 +336,12 @@ def test_waiting_put_gets_room_that_another_session_makes_in_any_partition(queue
     tube.put_many(range(3))
     other = queue.session().tube("mail")
     with ThreadPoolExecutor() as threads:
-        for put, numbers in ((tube.put, "late"), (tube.put_many, ["late"])):
-            waiting = threads.submit(put, numbers, timeout=60)
+        puts: list[Callable[[], object]] = [
+            lambda: tube.put("late", timeout=60),
+            lambda: tube.put_many(["late"], timeout=60),
+        ]
+        for put in puts:
+            waiting = threads.submit(put)
             assert eventually(lambda: tube.statistics().waiting == 1)
             task = next(task for task in other.select() if task.partition == freed)
             other.delete(task)

@@ -21,8 +21,9 @@ def put(payload: str) -> None:
     global _client
     if _client is None:
         start()
+    client: Any = _client
     try:
-        _client.put(payload, **({"ttr": settings.LEASE} if settings.LEASE else {}))
+        client.put(payload, **({"ttr": settings.LEASE} if settings.LEASE else {}))
     except OSError:
         _client = None
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 #: Seconds of work of a task, and tasks that are put per second.
@@ -22,7 +22,7 @@ def note(word: str, task: int) -> None:
 
 
 @contextmanager
-def run(task: int) -> Iterator[None]:
+def run(task: int) -> Generator[None]:
     """Record the start and the end of a run of a task."""
     note("start", task)
     yield
