@@ -120,7 +120,7 @@ class ThreadChannel:
         with self._lock:
             if self.undos:
                 run_undos(self.undos)
-            if call.patience is not None:
+            if call.patience is not None and self._server.dead:
                 self._check_node(call.key, call.patience)
             call.begin(self.slot)
             started, wire = time.monotonic(), self._only
@@ -385,7 +385,8 @@ class NodeChannels(ThreadChannel):
         self._channels: Final[dict[tuple[str, bool], ThreadChannel]] = {}
 
     def _channel_of(self, call: ScriptCall) -> ThreadChannel:
-        self.run_undos()
+        if self.undos:
+            self.run_undos()
         try:
             node = self._server.node(call.key)
         except ConnectionLost:  # The call finds the nodes again.
