@@ -51,7 +51,7 @@ def measure(name: str) -> bool:
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return the kept results of a benchmark; without rows if there are none."""
+    """Return the stored results of a benchmark; no rows if it has not run."""
     file = ROOT / "benchmarks" / name / "result.json"
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"rows": []}
     return found
@@ -138,7 +138,7 @@ def summarize(rows: list[Row]) -> str:
 
 
 def find_better_peers(chaos: list[Row], latency: list[Row], crawls: list[Row]) -> str:
-    """Return the figures of peers that are better than those of tubes; of tubes under faults, on the same server."""
+    """Return the figures in which a peer is better than tubes. Under faults peers are compared with `tubes, server`."""
     cases: dict[str, dict[str, float]] = {}
     for row in chaos:
         if "lost" in row and (row["system"] == "tubes, server" or not _is_ours(row["system"])):

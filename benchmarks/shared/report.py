@@ -42,7 +42,7 @@ def keep(folder: Path, rows: list[Row], **more: Any) -> None:
 
 
 def run_cases(folder: Path, cases: Iterable[tuple[str, Callable[[], list[Row]]]], part: str) -> None:
-    """Measure the cases with this part in their names, and print their rows; keep those of a run without arguments."""
+    """Measure the cases whose names contain `part`, and print their rows. A run without arguments stores them."""
     rows: list[Row] = []
     for name, measure in cases:
         if part.lower() in name.lower():

@@ -153,8 +153,8 @@ class PartitionedPort:
         options = share(as_arguments(self.shared.options), number, self.count)
         arguments = self._names[number], self.shared.driver, self._is_temporary, options
         port = yield partial(self.connection.open_part, *arguments)
-        # Only then, or a partition would outlive a tube that is dropped meanwhile. If the node of the manifest is dead,
-        # nobody drops the tube.
+        # Only then, or a partition would outlive a tube that is dropped meanwhile. Without the node of the manifest no
+        # tube can be dropped.
         if (yield partial(self.connection.is_reachable, self.name)):
             yield from self._check_manifest(port)
         if port.tube._part is None:

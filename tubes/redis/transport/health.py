@@ -116,7 +116,7 @@ class NodeHealth:
         channel.close()
 
     def close(self) -> None:
-        """Stop to undo calls: their session ends."""
+        """End the thread that undoes calls: the end of their session releases the tasks."""
         self._closed = True
 
     def living_key(self, prefix: str) -> Flow[str]:
